@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -109,7 +111,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	case c.Task != "":
 		s.taskAnswered(c, m)
 	case c.Method == mcp.MethodTasksList && s.modern == nil:
-		m = s.ownTasks(c, m)
+		m = s.ownTasks(c.member, m)
 	case c.listens && m.Error == nil:
 		m = listenResult(c, m)
 	case s.modern != nil && becameTask(m):
@@ -119,7 +121,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	}
 	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {
 		s.mu.Lock()
-		s.elicited.addAll(c.member, ids)
+		s.elicitedLocked(c.member, ids...)
 		s.mu.Unlock()
 	}
 	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
@@ -192,4 +194,79 @@ func (s *sharedSession) cancelLate(fading []*peer.Call) {
 		}
 		s.gaveUpLocked(c.member, c)
 	}
+}
+
+var errLongTask = fmt.Errorf("%q %w", "taskId", mcp.ErrTooLong)
+
+// taskCreated remembers whose the task is that a call has become. Without a
+// client it is cancelled. An id that is taken stays whose it is: nobody gets
+// another's task because the server is mistaken.
+func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
+	object, _ := jsonrpc.Member(answer.Result, "task")
+	raw, id, ended := readTask(object)
+	if id == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := c.member
+	switch {
+	case s.tasks.byID[id] != nil:
+		return
+	case mcp.IsTooLong(raw): // to be kept
+		s.log.Warn("upstream sent an overlong value", "method", c.Method, "err", errLongTask)
+		*answer = *jsonrpc.Failure(jsonrpc.InvalidResponse(s.up.Name, errLongTask.Error()))
+		fallthrough
+	case m.gone || !c.request.Open():
+		if !ended {
+			s.cancelTask(raw)
+		}
+		return
+	}
+	n, _ := c.ID.Int()
+	s.tasks.add(&task[*member]{by: m, id: id, raw: bytes.Clone(raw), n: n, token: c.token, ended: ended})
+}
+
+// cancelTask ends a task without a client. The answer is of no interest.
+func (s *sharedSession) cancelTask(raw json.RawMessage) {
+	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
+	s.ask(mcp.MethodTasksCancel, params, queuedRequest{}, func(*jsonrpc.Message) {})
+}
+
+// taskAnswered notes what the answer to tasks/get, tasks/result or tasks/cancel
+// says about the task.
+func (s *sharedSession) taskAnswered(c *memberCall, answer *jsonrpc.Message) {
+	_, _, ended := readTask(answer.Result)
+	if answer.Error != nil || !ended && c.Method != mcp.MethodTasksResult {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tasks.byID[c.Task]; t != nil {
+		s.tasks.end(t)
+	}
+}
+
+// ownTasks returns the answer to tasks/list with the client's own tasks.
+func (s *sharedSession) ownTasks(m *member, answer *jsonrpc.Message) *jsonrpc.Message {
+	if answer.Error != nil {
+		return answer
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.gone {
+		return answer // nobody waits for it
+	}
+	page, err := s.tasks.page(m, answer.Result)
+	if err != nil {
+		return jsonrpc.Failure(jsonrpc.InvalidResponse(s.up.Name, err.Error()))
+	}
+	return &jsonrpc.Message{Result: page, Extra: answer.Extra}
+}
+
+// owns reports whether a task is this client's.
+func (m *member) owns(id string) bool {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	return m.s.tasks.owns(m, id)
 }

@@ -92,9 +92,15 @@ func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
 	m.level = wants
 	m.countLocked(1)
 	m.waiting++
-	s.level.wait(queuedRequest{m, r})
+	s.level.wait(func(answer *jsonrpc.Message) {
+		m.waiting--
+		r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error})
+	})
 	s.level.bring()
 }
+
+// maxMemberSubs bounds the subscriptions of one client. More are refused.
+const maxMemberSubs = 1024
 
 // subscribe handles resources/subscribe and resources/unsubscribe.
 func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
@@ -178,7 +184,7 @@ func (m *member) listTasks(r *peer.Request, notes *mcp.Notes) {
 	}
 	ours, _ := notes.Text(mcp.Cursor)
 	m.s.mu.Lock()
-	theirs := m.tasks.cursors.theirs[ours]
+	theirs := m.s.tasks.cursor(m, ours)
 	m.s.mu.Unlock()
 	if err == nil && theirs == nil {
 		err = errors.New("unknown cursor")

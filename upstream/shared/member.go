@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -40,6 +39,8 @@ const (
 	memberQueueBytes = 4 << 20
 )
 
+var errStops = errors.New("the host stops")
+
 // A member is one client's stream on a session that others share.
 type member struct {
 	// Static after join.
@@ -64,7 +65,6 @@ type member struct {
 	level   int           // wanted; zero if the client did not say
 	waiting int           // requests that wait here for their turn, cancelled ones too, so that they are bounded
 	gaveUp  time.Time     // when it gave up something last
-	tasks   memberTasks
 }
 
 // A queuedRequest is a request of a client that waits here for its turn. The zero queuedRequest is
@@ -74,28 +74,15 @@ type queuedRequest struct {
 	r *peer.Request
 }
 
-func newMember(p *Servers, up Upstream, c jsonrpc.Conn, log *slog.Logger) *member {
+func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger) *member {
 	m := &member{c: c, log: log, room: jsonrpc.Room{Messages: memberQueue, Bytes: memberQueueBytes}}
 	m.peer = peer.New(peer.Options{
-		Name: up.Name, Requests: maxMemberCalls, Apart: true,
-		Room: jsonrpc.Room{Messages: maxOut, Bytes: 2 * p.MaxMessage}, Full: m.tooSlow,
+		Name: upstream, Requests: maxMemberCalls, Apart: true,
+		Room: jsonrpc.Room{Messages: maxOut, Bytes: 2 * maxMessage}, Full: m.tooSlow,
 		Request: m.request, Notified: m.notified,
 	})
 	m.ctx, m.end = context.WithCancelCause(context.Background())
 	return m
-}
-
-// join makes m a member of s, unless that has ended.
-func (s *sharedSession) join(m *member) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over || s.modern != nil && s.modern.retired {
-		return false
-	}
-	s.stopIdleLocked()
-	m.s = s
-	s.members[m] = struct{}{}
-	return true
 }
 
 // serve runs a member that has joined to its end.
@@ -141,45 +128,6 @@ func (m *member) wasSent() bool {
 	return m.sent.Load() || slices.ContainsFunc(m.s.atServer(), func(c *memberCall) bool { return c.member == m })
 }
 
-// leave clears up what m has open with a server that stays: one stimulus for each call. A
-// request gets the one error, which ends the calls that possibly wait for it; all others
-// are cancelled.
-func (s *sharedSession) leave(m *member, end error) {
-	s.mu.Lock()
-	m.gone = true
-	delete(s.members, m)
-	if m.tasks.running > 0 {
-		m.gaveUp = time.Now()
-	}
-	s.leftLocked(m)
-	s.mu.Unlock()
-	m.peer.End(end) // what it was asked is refused, what it asked is cancelled: see member.answered, call.cancelled
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.over {
-		s.forgetLocked(m)
-	}
-	s.idleLocked()
-}
-
-// forgetLocked lets go of what m has besides calls.
-func (s *sharedSession) forgetLocked(m *member) {
-	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
-	if len(fading) > 0 {
-		s.timers.After(peer.FadeFor, func() { s.cancelLate(fading) })
-	}
-	for _, t := range m.tasks.all {
-		if !t.ended {
-			s.cancelTask(t.raw)
-		}
-		s.tasks.remove(t)
-	}
-	s.elicited.forget(m)
-	s.subs.ReleaseAll(m)
-	m.countLocked(-1)
-	s.level.bring()
-}
-
 // uses notes that the server is about to be told something of the client's.
 func (m *member) uses() {
 	if m.used.Load() { // as of nearly each request
@@ -189,31 +137,6 @@ func (m *member) uses() {
 	defer m.s.mu.Unlock()
 	m.s.users.add(m.holder.Who)
 	m.used.Store(true)
-}
-
-// gaveUpLocked notes that the server may still be at something of m's, for which nobody
-// waits.
-func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
-	s.gaveUp.add(m.holder.Who)
-	if c.listens { // which neither logs nor asks, unless by mistake
-		return
-	}
-	m.gaveUp = time.Now()
-	if m.gone {
-		s.leftLocked(m)
-	}
-}
-
-// leftLocked remembers for a while what m, which has left, gave up last.
-func (s *sharedSession) leftLocked(m *member) {
-	old := func(_ string, at time.Time) bool { return time.Since(at) >= peer.FadeFor }
-	maps.DeleteFunc(s.left, old)
-	if who := m.holder.Who; !old(who, m.gaveUp) && m.gaveUp.After(s.left[who]) {
-		if s.left == nil {
-			s.left = make(map[string]time.Time)
-		}
-		s.left[who] = m.gaveUp
-	}
 }
 
 // put sends a message to the client. m must be nobody else's.

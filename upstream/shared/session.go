@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -13,6 +14,21 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
+
+// An Upstream is what there is to know of a server that many streams share.
+type Upstream struct {
+	Name  string
+	Roots []string // answer roots/list outside of any call; nil refuses it
+
+	// Serve starts a server of an era for the one stream c, and owns c. It returns
+	// when nothing is left of the server. Recv of the other end says how it ended: with
+	// an error that is [ErrTried] if onTrial was true until then, as nobody knew whether
+	// the server speaks the era.
+	Serve func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error
+
+	Modern  bool   // it surely speaks the modern era, whatever it answers
+	Misread func() // it was believed to speak the modern era, and does not
+}
 
 // maxReplies bounds the answers of this side that wait for a server which asks what
 // cannot be asked and does not read. Those beyond are not sent.
@@ -53,8 +69,8 @@ type sharedSession struct {
 	welcome  []byte // the result of the first call; nil before
 	subs     mcp.Subscriptions[*member]
 	level    level
-	tasks    tasks
-	elicited elicitationOwners
+	tasks    tasks[*member]
+	elicited elicitations[*member]
 	users    principals           // of whom the server was told anything since it started
 	gaveUp   principals           // of whom it may still be at something that nobody waits for
 	left     map[string]time.Time // when members that have left gave up something last, by principal, for peer.FadeFor
@@ -75,9 +91,8 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterWelcome
 }
 
-func newSharedSession(p *Servers, up Upstream, near *jsonrpc.PipeConn) *sharedSession {
-	s := &sharedSession{up: up, log: p.logger().With("upstream", up.Name), ambiguous: p.Ambiguous, forced: p.forced, near: near,
-		members: make(map[*member]struct{})}
+func newSharedSession(forced context.Context, up Upstream, log *slog.Logger, near *jsonrpc.PipeConn) *sharedSession {
+	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, near: near, members: make(map[*member]struct{})}
 	s.subs.Ask, s.level.ask = s.askSub, s.askLevel
 	s.server = peer.New(peer.Options{
 		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropDuplicates, Apart: true,
@@ -206,6 +221,80 @@ func (s *sharedSession) greetLocked(m *member) {
 	if m.hello != nil && s.welcome != nil && !m.ready {
 		m.hello.Respond(&jsonrpc.Message{Result: s.welcome})
 		m.ready = true
+	}
+}
+
+// join makes m a member of s, unless that has ended.
+func (s *sharedSession) join(m *member) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.modern != nil && s.modern.retired {
+		return false
+	}
+	s.stopIdleLocked()
+	m.s = s
+	s.members[m] = struct{}{}
+	return true
+}
+
+// leave clears up what m has open with a server that stays: one stimulus for each call. A
+// request gets the one error, which ends the calls that possibly wait for it; all others
+// are cancelled.
+func (s *sharedSession) leave(m *member, end error) {
+	s.mu.Lock()
+	m.gone = true
+	delete(s.members, m)
+	if s.tasks.running(m) {
+		m.gaveUp = time.Now()
+	}
+	s.leftLocked(m)
+	s.mu.Unlock()
+	m.peer.End(end) // what it was asked is refused, what it asked is cancelled: see member.answered, call.cancelled
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.forgetLocked(m)
+	}
+	s.idleLocked()
+}
+
+// forgetLocked lets go of what m has besides calls.
+func (s *sharedSession) forgetLocked(m *member) {
+	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
+	if len(fading) > 0 {
+		s.timers.After(peer.FadeFor, func() { s.cancelLate(fading) })
+	}
+	for _, id := range s.tasks.leave(m) {
+		s.cancelTask(id)
+	}
+	s.elicited.leave(m)
+	s.subs.ReleaseAll(m)
+	m.countLocked(-1)
+	s.level.bring()
+}
+
+// gaveUpLocked notes that the server may still be at something of m's, for which nobody
+// waits.
+func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
+	s.gaveUp.add(m.holder.Who)
+	if c.listens { // which neither logs nor asks, unless by mistake
+		return
+	}
+	m.gaveUp = time.Now()
+	if m.gone {
+		s.leftLocked(m)
+	}
+}
+
+// leftLocked remembers for a while what m, which has left, gave up last.
+func (s *sharedSession) leftLocked(m *member) {
+	old := func(_ string, at time.Time) bool { return time.Since(at) >= peer.FadeFor }
+	maps.DeleteFunc(s.left, old)
+	if who := m.holder.Who; !old(who, m.gaveUp) && m.gaveUp.After(s.left[who]) {
+		if s.left == nil {
+			s.left = make(map[string]time.Time)
+		}
+		s.left[who] = m.gaveUp
 	}
 }
 

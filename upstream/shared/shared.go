@@ -3,7 +3,6 @@ package shared
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -11,24 +10,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
-
-// An Upstream is what there is to know of a server that many streams share.
-type Upstream struct {
-	Name  string
-	Roots []string // answer roots/list outside of any call; nil refuses it
-
-	// Serve starts a server of an era for the one stream c, and owns c. It returns
-	// when nothing is left of the server. Recv of the other end says how it ended: with
-	// an error that is [ErrTried] if onTrial was true until then, as nobody knew whether
-	// the server speaks the era.
-	Serve func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error
-
-	Modern  bool   // it surely speaks the modern era, whatever it answers
-	Misread func() // it was believed to speak the modern era, and does not
-}
-
-// ErrTried is the end of a server that has not said that it speaks the era.
-var ErrTried = errors.New("it does not speak this era")
 
 // Servers holds the servers that many streams share. Its fields must not change
 // once it serves.
@@ -59,15 +40,13 @@ type sessionID struct {
 	era      mcp.Era
 }
 
-var errStops = errors.New("the host stops")
-
 // Attach serves one stream of a client on a server that it shares with others, which
 // stays when the stream is closed. It owns c. The log calls the stream by session.
 func (p *Servers) Attach(ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
 	}
-	m := newMember(p, up, c, p.logger().With("upstream", up.Name, "session", session))
+	m := newMember(c, up.Name, p.MaxMessage, p.logger().With("upstream", up.Name, "session", session))
 	m.holder = holder
 	if p.Slow != nil {
 		m.slow = func(end *jsonrpc.ClosedError, open int) { p.Slow(up.Name, session, end, open) }
@@ -114,7 +93,8 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 		p.forced, p.force = context.WithCancel(context.Background())
 	}
 	near, far := jsonrpc.Pipe()
-	s = newSharedSession(p, up, near)
+	s = newSharedSession(p.forced, up, p.logger(), near)
+	s.ambiguous = p.Ambiguous
 	var onTrial func() bool
 	if era == mcp.Modern {
 		s.modern = newModernServer(up, trial)

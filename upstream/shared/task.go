@@ -3,148 +3,167 @@ package shared
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
+// Limits for one client. When a limit is reached, the oldest entry is forgotten, and unknown from then on.
 const (
-	// maxMemberTasks bounds the tasks of one client, and likewise what else is
-	// remembered for it. The oldest is forgotten: it then is unknown to all.
 	maxMemberTasks   = 1024
-	maxMemberSubs    = 1024 // those beyond are refused
 	maxMemberCursors = 1024
+	maxElicited      = 1024
 )
 
-// A task is a task at the server. It is its creator's alone.
-type task struct {
-	by    *member
+// A task is a task at the server. Only the client that created it may use it.
+type task[H comparable] struct {
+	by    H
 	id    string
 	raw   json.RawMessage // the JSON text of id
-	n     int64           // of the call that created it, and its progress token
-	token json.RawMessage // the client's; nil for none
+	n     int64           // id of the call that created the task, and its progress token
+	token json.RawMessage // the client's progress token; nil for none
 	ended bool
 }
 
-// Tasks are the tasks of all clients. Guarded by session.mu.
-type tasks struct {
-	byID    map[string]*task
-	byToken map[int64]*task // until they end (2025-11-25 basic/utilities/tasks)
+// Tasks are the tasks of all clients (H) of a session. The session's lock guards them.
+type tasks[H comparable] struct {
+	byID    map[string]*task[H]
+	byToken map[int64]*task[H] // until the task ends (2025-11-25 basic/utilities/tasks)
+	held    map[H]*heldTasks[H]
 }
 
-// MemberTasks are what one client has of tasks. Guarded by session.mu.
-type memberTasks struct {
-	all     []*task // the oldest, which is forgotten first, first
-	running int     // of them, not ended
-	cursors cursors
+// HeldTasks are the tasks and cursors of one client.
+type heldTasks[H comparable] struct {
+	all     []*task[H] // oldest first
+	running int        // tasks in all that have not ended
+
+	// Cursors of tasks/list. The server's own cursor may be the id of another client's task, so the
+	// client gets a number instead.
+	cursors map[string]json.RawMessage // the server's cursor by ours
+	order   []string                   // our cursors, oldest first
+	last    int                        // the last cursor
 }
 
-func (ts *tasks) add(t *task) {
-	if ts.byID == nil {
-		ts.byID, ts.byToken = make(map[string]*task), make(map[int64]*task)
+// of returns what a client has.
+func (ts *tasks[H]) of(by H) *heldTasks[H] {
+	h := ts.held[by]
+	if h == nil {
+		if ts.held == nil {
+			ts.held, ts.byID, ts.byToken = make(map[H]*heldTasks[H]), make(map[string]*task[H]), make(map[int64]*task[H])
+		}
+		h = &heldTasks[H]{cursors: make(map[string]json.RawMessage)}
+		ts.held[by] = h
 	}
+	return h
+}
+
+func (ts *tasks[H]) add(t *task[H]) {
+	h := ts.of(t.by)
+	if len(h.all) >= maxMemberTasks {
+		ts.remove(h.all[0])
+		h.all = slices.Delete(h.all, 0, 1)
+	}
+	h.all = append(h.all, t)
 	ts.byID[t.id] = t
 	if t.ended {
 		return
 	}
-	t.by.tasks.running++
+	h.running++
 	if t.token != nil {
 		ts.byToken[t.n] = t
 	}
 }
 
-// remove forgets t.
-func (ts *tasks) remove(t *task) {
+func (ts *tasks[H]) remove(t *task[H]) {
 	delete(ts.byID, t.id)
 	ts.end(t)
 }
 
-// end notes that t is finished. It can still be asked for.
-func (ts *tasks) end(t *task) {
+// end marks a task as ended. Its client can still ask for it.
+func (ts *tasks[H]) end(t *task[H]) {
 	delete(ts.byToken, t.n)
 	if !t.ended {
 		t.ended = true
-		t.by.tasks.running--
+		ts.held[t.by].running--
 	}
 }
 
-var errLongTask = fmt.Errorf("%q %w", "taskId", mcp.ErrTooLong)
+// owns reports whether a task is a client's.
+func (ts *tasks[H]) owns(by H, id string) bool {
+	t := ts.byID[id]
+	return t != nil && t.by == by
+}
 
-// taskCreated remembers whose the task is that a call has become. Without a
-// client it is cancelled. An id that is taken stays whose it is: nobody gets
-// another's task because the server is mistaken.
-func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
-	object, _ := jsonrpc.Member(answer.Result, "task")
-	raw, id, ended := readTask(object)
-	if id == "" {
-		return
+func (ts *tasks[H]) running(by H) bool { return ts.held[by] != nil && ts.held[by].running > 0 }
+
+// leave forgets what a client has, and returns the ids of its tasks that have not ended.
+func (ts *tasks[H]) leave(by H) (running []json.RawMessage) {
+	h := ts.held[by]
+	if h == nil {
+		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m := c.member
-	switch {
-	case s.tasks.byID[id] != nil:
-		return
-	case mcp.IsTooLong(raw): // to be kept
-		s.log.Warn("upstream sent an overlong value", "method", c.Method, "err", errLongTask)
-		*answer = *jsonrpc.Failure(jsonrpc.InvalidResponse(s.up.Name, errLongTask.Error()))
-		fallthrough
-	case m.gone || !c.request.Open():
-		if !ended {
-			s.cancelTask(raw)
+	for _, t := range h.all {
+		if !t.ended {
+			running = append(running, t.raw)
 		}
-		return
+		ts.remove(t)
 	}
-	if len(m.tasks.all) >= maxMemberTasks {
-		s.tasks.remove(m.tasks.all[0])
-		m.tasks.all = slices.Delete(m.tasks.all, 0, 1)
-	}
-	n, _ := c.ID.Int()
-	t := &task{by: m, id: id, raw: bytes.Clone(raw), n: n, token: c.token, ended: ended}
-	m.tasks.all = append(m.tasks.all, t)
-	s.tasks.add(t)
+	delete(ts.held, by)
+	return running
 }
 
-// cancelTask ends a task without a client. The answer is of no interest.
-func (s *sharedSession) cancelTask(raw json.RawMessage) {
-	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
-	s.ask(mcp.MethodTasksCancel, params, queuedRequest{}, func(*jsonrpc.Message) {})
+// cursor returns the server's cursor that a client's stands for; nil if there is none.
+func (ts *tasks[H]) cursor(by H, ours string) json.RawMessage {
+	if h := ts.held[by]; h != nil {
+		return h.cursors[ours]
+	}
+	return nil
 }
 
-// taskProgress passes progress on a task on, under the client's own token, until it has
-// ended.
-func (s *sharedSession) taskProgress(m *jsonrpc.Message) {
-	notes := mcp.Read(m)
-	id, _ := notes.ID(mcp.Key)
-	n, ok := id.Answered()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.tasks.byToken[n]; ok && t != nil {
-		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Key), With: t.token})
-		t.by.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+// addCursor returns our cursor for one of the server's.
+func (ts *tasks[H]) addCursor(by H, theirs json.RawMessage) string {
+	h := ts.of(by)
+	if len(h.order) >= maxMemberCursors {
+		delete(h.cursors, h.order[0])
+		h.order = h.order[1:]
 	}
+	h.last++
+	ours := strconv.Itoa(h.last)
+	h.cursors[ours] = bytes.Clone(theirs)
+	h.order = append(h.order, ours)
+	return ours
 }
 
-// taskStatus passes a word on a task on to its owner.
-func (s *sharedSession) taskStatus(m *jsonrpc.Message, of *peer.Call) {
-	_, id, ended := readTask(m.Params)
-	if id == "" {
-		return
+var errUnusableList = errors.New("unusable list")
+
+// page returns a result of tasks/list with the client's own tasks and a cursor of ours. A page
+// may be empty and yet have a next one.
+func (ts *tasks[H]) page(by H, result json.RawMessage) (json.RawMessage, error) {
+	var at [2]jsonrpc.Span
+	err := jsonrpc.Find(result, jsonrpc.Span{}, at[:], "tasks", "nextCursor")
+	listed, bad := jsonrpc.Elements(at[0].Of(result))
+	if err != nil || bad != nil {
+		return nil, errUnusableList
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	owner, call, _ := s.ownerLocked(m.Related, of, id)
-	if owner == nil {
-		return
+	own := [][]byte{}
+	for _, object := range listed {
+		if _, id, _ := readTask(object); ts.owns(by, id) {
+			own = append(own, object)
+		}
 	}
-	if ended {
-		s.tasks.end(s.tasks.byID[id])
+	edits := []jsonrpc.Edit{{Span: at[0], With: slices.Concat([]byte{'['}, bytes.Join(own, []byte{','}), []byte{']'})}}
+	switch next := at[1].Of(result); {
+	case len(next) == 0 || next[0] != '"':
+	case mcp.IsTooLong(next): // the list ends here
+		return jsonrpc.Set(jsonrpc.Replace(result, edits...), jsonrpc.Value{Key: "nextCursor"}), nil
+	default:
+		edits = append(edits, jsonrpc.Edit{Span: at[1], With: jsonrpc.Quote(ts.addCursor(by, next))})
 	}
-	owner.hearLocked(m, call)
+	return jsonrpc.Replace(result, edits...), nil
 }
 
 // readTask reads the id, raw and decoded, and the status of a Task object.
@@ -159,79 +178,76 @@ func readTask(task json.RawMessage) (raw json.RawMessage, id string, ended bool)
 	return raw, id, status == "completed" || status == "failed" || status == "cancelled"
 }
 
-// owns reports whether a task is this client's.
-func (m *member) owns(id string) bool {
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	t := m.s.tasks.byID[id]
-	return t != nil && t.by == m
+// relatedTask returns the task that a message names in its _meta; "" for none. It fails if two
+// readers of _meta could read different values.
+func relatedTask(notes *mcp.Notes) (string, error) {
+	err := notes.Err(mcp.InMeta, mcp.Token, mcp.RelatedTask, mcp.RelatedTaskID)
+	if err != nil || !notes.Has(mcp.RelatedTask) {
+		return "", err
+	}
+	task, ok := notes.Text(mcp.RelatedTaskID)
+	if !ok {
+		return "", errMissing("taskId")
+	}
+	return task, nil
 }
 
-// taskAnswered notes what the answer to tasks/get, tasks/result or tasks/cancel
-// says about the task.
-func (s *sharedSession) taskAnswered(c *memberCall, answer *jsonrpc.Message) {
-	_, _, ended := readTask(answer.Result)
-	if answer.Error != nil || !ended && c.Method != mcp.MethodTasksResult {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.tasks.byID[c.Task]; t != nil {
-		s.tasks.end(t)
+func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
+
+// Elicitations are the clients (H) that were given each elicitation, by its elicitationId: "MUST only send the
+// notification to the client that initiated the elicitation request" (2025-11-25
+// client/elicitation). The session's lock guards them.
+type elicitations[H comparable] struct {
+	byID map[string]H
+	of   map[H][]string // oldest first
+}
+
+// add remembers that a client was given elicitations. The first client of an id keeps it.
+func (el *elicitations[H]) add(by H, ids ...string) {
+	for _, id := range ids {
+		if _, taken := el.byID[id]; taken || len(id) > mcp.MaxRouted {
+			continue
+		}
+		if el.byID == nil {
+			el.byID, el.of = make(map[string]H), make(map[H][]string)
+		}
+		if held := el.of[by]; len(held) >= maxElicited {
+			delete(el.byID, held[0])
+			el.of[by] = held[1:]
+		}
+		el.byID[id] = by
+		el.of[by] = append(el.of[by], id)
 	}
 }
 
-// cursors are those of tasks/list that one client was given. The server's own may
-// be the id of another client's task.
-type cursors struct {
-	last   int
-	theirs map[string]json.RawMessage // the server's, by ours
-	order  []string                   // the oldest, which is forgotten first, first
+// leave forgets what a client was given.
+func (el *elicitations[H]) leave(by H) {
+	for _, id := range el.of[by] {
+		delete(el.byID, id)
+	}
+	delete(el.of, by)
 }
 
-func (cs *cursors) add(theirs json.RawMessage) string {
-	if cs.theirs == nil {
-		cs.theirs = make(map[string]json.RawMessage)
+// elicitationsIn returns the ids of the elicitations that an error names.
+func elicitationsIn(err json.RawMessage) (ids []string) {
+	if err == nil || textIn(err, "code") != strconv.Itoa(mcp.CodeURLElicitation) {
+		return nil
 	}
-	if len(cs.order) >= maxMemberCursors {
-		delete(cs.theirs, cs.order[0])
-		cs.order = cs.order[1:]
-	}
-	cs.last++
-	ours := strconv.Itoa(cs.last)
-	cs.theirs[ours] = bytes.Clone(theirs)
-	cs.order = append(cs.order, ours)
-	return ours
-}
-
-// ownTasks returns the answer to tasks/list with what is the client's own. A page
-// may come to be empty and yet have a next one.
-func (s *sharedSession) ownTasks(c *memberCall, answer *jsonrpc.Message) *jsonrpc.Message {
-	if answer.Error != nil {
-		return answer
-	}
-	var at [2]jsonrpc.Span
-	err := jsonrpc.Find(answer.Result, jsonrpc.Span{}, at[:], "tasks", "nextCursor")
-	listed, bad := jsonrpc.Elements(at[0].Of(answer.Result))
-	if err != nil || bad != nil {
-		return jsonrpc.Failure(jsonrpc.InvalidResponse(s.up.Name, "unusable list"))
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	own := [][]byte{}
-	for _, object := range listed {
-		_, id, _ := readTask(object)
-		if t := s.tasks.byID[id]; t != nil && t.by == c.member {
-			own = append(own, object)
+	data := json.RawMessage(textIn(err, "data"))
+	all, _ := jsonrpc.Elements(json.RawMessage(textIn(data, "elicitations")))
+	for _, e := range all {
+		if id, ok := jsonrpc.Unquote(json.RawMessage(textIn(e, "elicitationId"))); ok {
+			ids = append(ids, id)
 		}
 	}
-	edits := []jsonrpc.Edit{{Span: at[0], With: slices.Concat([]byte{'['}, bytes.Join(own, []byte{','}), []byte{']'})}}
-	switch next := at[1].Of(answer.Result); {
-	case len(next) == 0 || next[0] != '"':
-	case mcp.IsTooLong(next): // the list ends here
-		return &jsonrpc.Message{Result: jsonrpc.Set(jsonrpc.Replace(answer.Result, edits...), jsonrpc.Value{Key: "nextCursor"}), Extra: answer.Extra}
-	default:
-		edits = append(edits, jsonrpc.Edit{Span: at[1], With: jsonrpc.Quote(c.member.tasks.cursors.add(next))})
+	return ids
+}
+
+// textIn returns the JSON text of a member of an object, "" if it has none that can be read.
+func textIn(object json.RawMessage, key string) string {
+	value, err := jsonrpc.Member(object, key)
+	if err != nil {
+		return ""
 	}
-	return &jsonrpc.Message{Result: jsonrpc.Replace(answer.Result, edits...), Extra: answer.Extra}
+	return string(value)
 }
