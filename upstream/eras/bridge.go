@@ -176,3 +176,10 @@ func (b *Bridge) SuspendedBy() map[string]int {
 	})
 	return by
 }
+
+// Legacy serves a legacy client whose upstream speaks modern. It owns client until
+// it returns, and closes it with the end of the upstream's stream. The error is the
+// cause of the end. All that was started has ended then.
+func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
+	return newLegacy(upstream, b.logger().With("upstream", upstream)).serve(ctx, client, b.Open(ctx, upstream, key, mcp.Modern))
+}

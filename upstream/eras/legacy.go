@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,17 +52,14 @@ type legacy struct {
 	resources subscriptions
 }
 
-// Legacy serves a legacy client whose upstream speaks modern. It owns client until
-// it returns, and closes it with the end of the upstream's stream. The error is the
-// cause of the end. All that was started has ended then.
-func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
-	l := &legacy{upstream: upstream, log: b.logger().With("upstream", upstream), level: unsaidLevel}
+func newLegacy(upstream string, log *slog.Logger) *legacy {
+	l := &legacy{upstream: upstream, log: log, level: unsaidLevel}
 	l.lists.l, l.resources.l, l.resources.wanted = l, l, make(map[string]bool)
 	room := jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}
 	l.client = peer.New(peer.Options{Name: upstream, Room: room, Ready: l.readyForClient, Request: l.request, Notified: l.noticeOfClient})
 	l.modern = peer.New(peer.Options{Name: upstream, Room: room, Ready: l.readyForModern, Request: l.ignore, Notified: l.noticeOfServer,
 		Invalid: func(bad *jsonrpc.InvalidError) { l.log.Debug("unusable message from upstream", "err", bad) }})
-	return l.serve(ctx, client, b.Open(ctx, upstream, key, mcp.Modern))
+	return l
 }
 
 // clientLeft is an end that the client's side chose.
@@ -159,4 +157,165 @@ func (l *legacy) askLocked(method string, params json.RawMessage, answered func(
 	}
 	_ = c.Send(&jsonrpc.Message{Params: text})
 	return c
+}
+
+// initialize asks the upstream what it is, and is answered with that.
+func (l *legacy) initialize(r *peer.Request) {
+	h, err := readHello(r.Message.Params)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err != nil:
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+	case l.hello != nil:
+		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
+	default:
+		c := l.beginLocked(r)
+		if c == nil {
+			return
+		}
+		l.hello = h
+		l.stamp = l.hello.stamp(l.level)
+		l.askLocked(mcp.MethodDiscover, nil, func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) })
+	}
+}
+
+// discoveredLocked answers initialize.
+func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
+	if answer.Error != nil {
+		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError(mcp.MethodInitialize, answer.Error)})
+		return
+	}
+	result, err := l.hello.welcome(l.upstream, answer.Result)
+	if err != nil {
+		l.log.Warn("upstream describes itself unusably", "err", err)
+		c.Fail(jsonrpc.InvalidResponse(l.upstream, err.Error()))
+		return
+	}
+	capabilities, _ := jsonrpc.Member(result, "capabilities")
+	l.lists.declared = declaredChanges(capabilities)
+	l.hello.greeted = true
+	l.settleLocked(c, &jsonrpc.Message{Result: result})
+	l.lists.openLocked()
+}
+
+// initializedLocked notes that the client takes notifications.
+func (l *legacy) initializedLocked() {
+	if l.hello != nil {
+		l.hello.ready = true
+		l.lists.openLocked()
+	}
+}
+
+// setLevel handles logging/setLevel: every request says the level from now on.
+func (l *legacy) setLevel(r *peer.Request) {
+	n := mcp.Read(r.Message)
+	level, _ := n.Text(mcp.Key)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.hello == nil:
+		r.Fail(errNotInitialized)
+	case n.Err(mcp.Key) != nil || !slices.Contains(mcp.LogLevels, level):
+		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
+	default:
+		l.level = level
+		l.stamp = l.hello.stamp(l.level)
+		r.Respond(&jsonrpc.Message{Result: noResult})
+	}
+}
+
+// noticeOfClient handles a notification of the client. The modern era knows one from
+// clients, cancelled, and so all others stay here: roots are asked for when they are
+// needed, and nobody waits for progress on a question.
+func (l *legacy) noticeOfClient(m *jsonrpc.Message, _ *peer.Call) {
+	if m.Method == mcp.MethodInitialized {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.initializedLocked()
+	}
+}
+
+// noticeOfServer handles a notification of the upstream, of being the call that its stream
+// names.
+func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	switch m.Method {
+	case mcp.MethodProgress: // of nothing that is open
+	case mcp.MethodLog:
+		if l.wantsToHearLocked(m) {
+			l.passLocked(m, of)
+		}
+	case mcp.MethodAcknowledged:
+		if ln := l.listenOf(m, of); ln != nil {
+			ln.acknowledgedLocked(m)
+		}
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged,
+		mcp.MethodResourcesChanged, mcp.MethodResourceUpdated:
+		if ln := l.listenOf(m, of); ln != nil && ln.acked {
+			ln.by.told(ln, m)
+		}
+	case mcp.MethodCancelled:
+		l.cancelledByServerLocked(m)
+	case mcp.MethodTask: // nobody declared them
+	default:
+		l.passLocked(m, of)
+	}
+}
+
+// wantsToHearLocked reports whether a log message is of the client's level or above. A
+// level that nobody knows may be.
+func (l *legacy) wantsToHearLocked(m *jsonrpc.Message) bool {
+	level, _ := mcp.Read(m).Text(mcp.Key)
+	i := slices.Index(mcp.LogLevels, level)
+	return i < 0 && level != "" || i >= slices.Index(mcp.LogLevels, l.level)
+}
+
+// passLocked passes a notification on, unless the call that it belongs to is settled.
+func (l *legacy) passLocked(m *jsonrpc.Message, of *peer.Call) {
+	var related jsonrpc.ID
+	if !m.Related.IsZero() {
+		if of == nil || of.For == nil {
+			return
+		}
+		related = of.For.ID
+	}
+	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra, Related: related})
+}
+
+// cancelledByServerLocked handles the end of a listen that the server does not answer
+// (2026-07-28 basic/patterns/cancellation). It can cancel nothing else.
+func (l *legacy) cancelledByServerLocked(m *jsonrpc.Message) {
+	id, _ := mcp.Read(m).ID(mcp.Key)
+	c := l.modern.Call(id)
+	if c == nil {
+		return
+	}
+	if ln, ok := c.Value.(*listen); ok && c.Take() {
+		ln.by.ended(ln, nil)
+	}
+}
+
+// request handles a request of the client.
+func (l *legacy) request(r *peer.Request) {
+	switch r.Method {
+	case mcp.MethodInitialize:
+		l.initialize(r)
+	case mcp.MethodPing: // is about this hop alone
+		r.Respond(&jsonrpc.Message{Result: noResult})
+	case mcp.MethodSetLevel:
+		l.setLevel(r)
+	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
+		l.subscription(r)
+	default:
+		if mcp.MethodOf(r.Method).Foreign() {
+			r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"})
+			return
+		}
+		l.forward(r)
+	}
 }

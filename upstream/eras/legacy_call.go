@@ -2,6 +2,7 @@ package eras
 
 import (
 	"encoding/json"
+	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -30,30 +31,7 @@ type legacyCall struct {
 	pause  *timers.Timer
 }
 
-var (
-	noResult          = json.RawMessage(`{}`)
-	errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
-)
-
-// request handles a request of the client.
-func (l *legacy) request(r *peer.Request) {
-	switch r.Method {
-	case mcp.MethodInitialize:
-		l.initialize(r)
-	case mcp.MethodPing: // is about this hop alone
-		r.Respond(&jsonrpc.Message{Result: noResult})
-	case mcp.MethodSetLevel:
-		l.setLevel(r)
-	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
-		l.subscription(r)
-	default:
-		if mcp.MethodOf(r.Method).Foreign() {
-			r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"})
-			return
-		}
-		l.forward(r)
-	}
-}
+var errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
 
 // beginLocked makes a request a call. It returns nil if nobody waits for it, or if it has
 // refused it.
@@ -87,29 +65,6 @@ func (l *legacy) forward(r *peer.Request) {
 		c.params = params
 	}
 	l.sendLocked(c, params)
-}
-
-// withoutForeign returns params of a legacy client without what means something else in
-// the other era. No tasks were declared, and so the rest counts (2025-11-25
-// basic/utilities/tasks); and input that nobody asked for is none.
-func withoutForeign(method string, params json.RawMessage) json.RawMessage {
-	if !mcp.MethodOf(method).Asks {
-		return params
-	}
-	for _, foreign := range foreignKeys {
-		if MayHave(params, foreign.Key) {
-			params = without(params, foreign)
-		}
-	}
-	return params
-}
-
-// without returns an object without a member; the same text if it is not there.
-func without(object json.RawMessage, member jsonrpc.Value) json.RawMessage {
-	if value, err := jsonrpc.Member(object, member.Key); err == nil && value == nil {
-		return object
-	}
-	return jsonrpc.Set(object, jsonrpc.Value{Key: member.Key})
 }
 
 // sendLocked sends a call, or its retry, under an id of its own.
@@ -180,4 +135,25 @@ func (l *legacy) cancelled(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.sent.ID.Raw()})
 		c.sent.CancelWith(&jsonrpc.Message{Method: m.Method, Params: StripReserved(params), Extra: m.Extra})
 	}
+}
+
+// progress passes progress of a call on, whose token stands at a place. A retry is the
+// same call to the client, and so what does not go on from what it heard is dropped
+// (2025-11-25 basic/utilities/progress: "The progress value MUST increase").
+func (l *legacy) progress(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
+	text, err := jsonrpc.Member(m.Params, "progress")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil || c.token == nil || l.ended {
+		return
+	}
+	value, err := strconv.ParseFloat(string(text), 64)
+	if c.rounds > 0 && c.told && !(value > c.last) {
+		return
+	}
+	if err == nil {
+		c.last, c.told = max(value, c.last), true
+	}
+	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
+	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(params), Extra: m.Extra, Related: c.ID})
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // A hello is what a legacy client's initialize said.
@@ -43,48 +42,8 @@ func readHello(params json.RawMessage) (*hello, error) {
 	return h, nil
 }
 
-// initialize asks the upstream what it is, and is answered with that.
-func (l *legacy) initialize(r *peer.Request) {
-	h, err := readHello(r.Message.Params)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case err != nil:
-		r.Fail(jsonrpc.InvalidParams(err.Error()))
-	case l.hello != nil:
-		r.Fail(&jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"})
-	default:
-		c := l.beginLocked(r)
-		if c == nil {
-			return
-		}
-		l.hello = h
-		l.stampLocked()
-		l.askLocked(mcp.MethodDiscover, nil, func(answer *jsonrpc.Message) { l.discoveredLocked(c, answer) })
-	}
-}
-
-// discoveredLocked answers initialize.
-func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
-	if answer.Error != nil {
-		l.settleLocked(c, &jsonrpc.Message{Error: toLegacyError(mcp.MethodInitialize, answer.Error)})
-		return
-	}
-	result, err := l.welcome(answer.Result)
-	if err != nil {
-		l.log.Warn("upstream describes itself unusably", "err", err)
-		c.Fail(jsonrpc.InvalidResponse(l.upstream, err.Error()))
-		return
-	}
-	capabilities, _ := jsonrpc.Member(result, "capabilities")
-	l.lists.declared = declaredChanges(capabilities)
-	l.hello.greeted = true
-	l.settleLocked(c, &jsonrpc.Message{Result: result})
-	l.lists.openLocked()
-}
-
 // welcome returns the result of initialize that the result of server/discover is.
-func (l *legacy) welcome(discovered json.RawMessage) (json.RawMessage, error) {
+func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMessage, error) {
 	r, err := readModernResult(discovered)
 	if err != nil || r.kind != resultComplete {
 		return nil, cmp.Or(err, errors.New("unknown resultType"))
@@ -98,11 +57,11 @@ func (l *legacy) welcome(discovered json.RawMessage) (json.RawMessage, error) {
 	}
 	info, _ := jsonrpc.Member(r.meta.Of(discovered), mcp.KeyServerInfo)
 	if info == nil || info[0] != '{' {
-		info = jsonrpc.Set(nil, jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(l.upstream)}, jsonrpc.Value{Key: "version", Text: []byte(`""`)})
+		info = jsonrpc.Set(nil, jsonrpc.Value{Key: "name", Text: jsonrpc.Quote(upstream)}, jsonrpc.Value{Key: "version", Text: []byte(`""`)})
 	}
-	return jsonrpc.Set(r.toLegacy(mcp.MethodDiscover, l.hello.version),
+	return jsonrpc.Set(r.toLegacy(mcp.MethodDiscover, h.version),
 		jsonrpc.Value{Key: "supportedVersions"},
-		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(l.hello.version)},
+		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(h.version)},
 		jsonrpc.Value{Key: "capabilities", Text: Capabilities(at[1].Of(discovered))},
 		jsonrpc.Value{Key: "serverInfo", Text: info}), nil
 }
@@ -115,44 +74,18 @@ func speaksModern(versions json.RawMessage) bool {
 	})
 }
 
-// initializedLocked notes that the client takes notifications.
-func (l *legacy) initializedLocked() {
-	if l.hello != nil {
-		l.hello.ready = true
-		l.lists.openLocked()
-	}
-}
-
 // unsaidLevel is what a client hears that never sets a level: a legacy server decides
 // then, and most say what is worth saying; a modern one says nothing unless it is asked.
 const unsaidLevel = "info"
 
-// setLevel handles logging/setLevel: every request says the level from now on.
-func (l *legacy) setLevel(r *peer.Request) {
-	n := mcp.Read(r.Message)
-	level, _ := n.Text(mcp.Key)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.hello == nil:
-		r.Fail(errNotInitialized)
-	case n.Err(mcp.Key) != nil || !slices.Contains(mcp.LogLevels, level):
-		r.Fail(jsonrpc.InvalidParams(`"level" is not a log level`))
-	default:
-		l.level = level
-		l.stampLocked()
-		r.Respond(&jsonrpc.Message{Result: noResult})
-	}
-}
-
-// stampLocked makes the stamp anew, which is never written to.
-func (l *legacy) stampLocked() {
+// stamp returns the members of _meta that each modern request of the client carries. Nobody writes to them.
+func (h *hello) stamp(level string) []byte {
 	text := jsonrpc.Set(nil,
 		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
-		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: l.hello.info},
-		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: l.hello.caps},
-		jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(l.level)})
-	l.stamp = text[1 : len(text)-1 : len(text)-1]
+		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: h.info},
+		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: h.caps},
+		jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(level)})
+	return text[1 : len(text)-1 : len(text)-1]
 }
 
 // Keys of _meta that stamped reads: the progress token and those that it sets.
@@ -204,4 +137,32 @@ func opening(text []byte, start int, before string, members []byte, after string
 		with = append(with, ',')
 	}
 	return jsonrpc.Edit{Span: jsonrpc.Span{Start: start + 1, End: start + 1}, With: with}
+}
+
+// bare returns a notification without what belongs to its listen.
+func bare(m *jsonrpc.Message) *jsonrpc.Message {
+	return &jsonrpc.Message{Method: m.Method, Params: orNil(StripReserved(m.Params)), Extra: m.Extra}
+}
+
+// withoutForeign returns params of a legacy client without what means something else in
+// the other era. No tasks were declared, and so the rest counts (2025-11-25
+// basic/utilities/tasks); and input that nobody asked for is none.
+func withoutForeign(method string, params json.RawMessage) json.RawMessage {
+	if !mcp.MethodOf(method).Asks {
+		return params
+	}
+	for _, foreign := range foreignKeys {
+		if MayHave(params, foreign.Key) {
+			params = without(params, foreign)
+		}
+	}
+	return params
+}
+
+// without returns an object without a member; the same text if it is not there.
+func without(object json.RawMessage, member jsonrpc.Value) json.RawMessage {
+	if value, err := jsonrpc.Member(object, member.Key); err == nil && value == nil {
+		return object
+	}
+	return jsonrpc.Set(object, jsonrpc.Value{Key: member.Key})
 }

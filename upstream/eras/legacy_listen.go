@@ -2,6 +2,8 @@ package eras
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -92,28 +94,6 @@ type listChanges struct {
 	deaf     bool // a listen ended, and a change may have been missed since
 }
 
-// A change is a notification about a list.
-type change struct{ capability, filter, method string }
-
-// changes are in the order of mcp.Filter.
-var changes = []change{
-	{"tools", "toolsListChanged", mcp.MethodToolsChanged},
-	{"prompts", "promptsListChanged", mcp.MethodPromptsChanged},
-	{"resources", "resourcesListChanged", mcp.MethodResourcesChanged},
-}
-
-// declaredChanges returns the changes that a server's capabilities promise.
-func declaredChanges(capabilities json.RawMessage) []change {
-	var declared []change
-	for _, c := range changes {
-		list, _ := jsonrpc.Member(capabilities, c.capability)
-		if said, _ := jsonrpc.Member(list, "listChanged"); string(said) == "true" {
-			declared = append(declared, c)
-		}
-	}
-	return declared
-}
-
 // openLocked listens, once the client is ready and if there is something to hear.
 func (s *listChanges) openLocked() {
 	h := s.l.hello
@@ -158,7 +138,201 @@ func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
 	}
 }
 
-// bare returns a notification without what belongs to its listen.
-func bare(m *jsonrpc.Message) *jsonrpc.Message {
-	return &jsonrpc.Message{Method: m.Method, Params: orNil(StripReserved(m.Params)), Extra: m.Extra}
+// maxURIs bounds the resources that one client is subscribed to. Further
+// subscriptions are refused.
+const maxURIs = 4096
+
+// subscriptions are the resources whose changes the client hears of. A listen
+// covers them all. When they change, a new one is opened, and when it is
+// acknowledged the one before it is cancelled: no change is missed. The server may
+// tell one to both; what comes on the old one after the acknowledgement is dropped.
+type subscriptions struct {
+	l             *legacy
+	wanted        map[string]bool // that the client was told it has
+	asks          []subscribeAsk  // in the order in which they came
+	current, next *listen         // next waits for its acknowledgement; nil for none
+	again         relisten
+	deaf          bool // a listen ended, and a change may have been missed since
+}
+
+// A subscribeAsk is a resources/subscribe that waits for a listen which covers it.
+type subscribeAsk struct {
+	call *legacyCall
+	uri  string
+	on   *listen // that asks for it; nil for one that will
+	gone bool    // unsubscribed meanwhile
+}
+
+// subscription handles resources/subscribe and resources/unsubscribe.
+func (l *legacy) subscription(r *peer.Request) {
+	n := mcp.Read(r.Message)
+	uri, ok := n.Text(mcp.Key)
+	s := &l.resources
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.hello == nil:
+		r.Fail(errNotInitialized)
+	case n.Err(mcp.Key) != nil || !ok:
+		r.Fail(jsonrpc.InvalidParams(`"uri" is missing or not a string`))
+	case r.Method == mcp.MethodUnsubscribe:
+		s.removeLocked(uri)
+		r.Respond(&jsonrpc.Message{Result: noResult})
+	case s.wanted[uri]:
+		r.Respond(&jsonrpc.Message{Result: noResult})
+	case len(s.wanted)+len(s.asks) >= maxURIs:
+		r.Fail(jsonrpc.Overloaded(l.upstream))
+	default:
+		if c := l.beginLocked(r); c != nil {
+			s.asks = append(s.asks, subscribeAsk{call: c, uri: uri})
+			s.changeLocked()
+		}
+	}
+}
+
+func (s *subscriptions) removeLocked(uri string) {
+	delete(s.wanted, uri)
+	for i := range s.asks {
+		s.asks[i].gone = s.asks[i].gone || s.asks[i].uri == uri
+	}
+	s.changeLocked()
+}
+
+// changeLocked opens a listen for what is wanted now, unless there is one. While
+// another waits for its acknowledgement, what is new waits, too.
+func (s *subscriptions) changeLocked() {
+	if s.next != nil || s.l.ended {
+		return
+	}
+	s.answerLocked(func(a subscribeAsk) bool { return s.current != nil && s.current.uris[a.uri] }, nil)
+	uris := make(map[string]bool, len(s.wanted)+len(s.asks))
+	maps.Copy(uris, s.wanted)
+	for _, a := range s.asks {
+		uris[a.uri] = true
+	}
+	switch {
+	case len(uris) == 0 && s.current != nil:
+		s.current.call.Cancel("unsubscribed")
+		s.current = nil
+	case len(uris) == 0 || s.current != nil && maps.Equal(uris, s.current.uris):
+	default:
+		s.next = s.l.listenLocked(s, subscriptionFilter(uris), uris)
+		for i := range s.asks {
+			s.asks[i].on = s.next
+		}
+	}
+}
+
+func subscriptionFilter(uris map[string]bool) json.RawMessage {
+	var list []json.RawMessage
+	for _, uri := range slices.Sorted(maps.Keys(uris)) {
+		list = append(list, jsonrpc.Quote(uri))
+	}
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "resourceSubscriptions", Text: Array(list...)})
+}
+
+// acked makes the new listen the current one, and answers who waited for it.
+func (s *subscriptions) acked(ln *listen, filter json.RawMessage) {
+	if ln != s.next {
+		return
+	}
+	ln.uris = covered(ln.uris, filter)
+	old := s.current
+	s.current, s.next = ln, nil
+	if old != nil {
+		old.call.Cancel("replaced")
+	}
+	s.caughtUpLocked()
+	s.answerLocked(func(a subscribeAsk) bool { return a.on == ln && !ln.uris[a.uri] },
+		jsonrpc.InvalidParams("the server does not notify about changes of this resource").Raw())
+	s.changeLocked()
+}
+
+// covered returns those of uris that an acknowledgement names.
+func covered(uris map[string]bool, filter json.RawMessage) map[string]bool {
+	list, _ := jsonrpc.Member(filter, "resourceSubscriptions")
+	elements, _ := jsonrpc.Elements(list)
+	named := make(map[string]bool)
+	for _, e := range elements {
+		if uri, ok := jsonrpc.Unquote(e); ok && uris[uri] {
+			named[uri] = true
+		}
+	}
+	return named
+}
+
+// caughtUpLocked forgets what the server does not tell any more, and tells the
+// client of all that may have changed while nobody listened.
+func (s *subscriptions) caughtUpLocked() {
+	for _, uri := range slices.Sorted(maps.Keys(s.wanted)) {
+		switch {
+		case !s.current.uris[uri]:
+			delete(s.wanted, uri)
+		case s.deaf:
+			s.l.client.Send(jsonrpc.NewNotification(mcp.MethodResourceUpdated,
+				jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})))
+		}
+	}
+	s.deaf = false
+}
+
+// answerLocked answers those asks which are meant: with failure, or with success if
+// that is nil.
+func (s *subscriptions) answerLocked(meant func(subscribeAsk) bool, failure json.RawMessage) {
+	s.asks = slices.DeleteFunc(s.asks, func(a subscribeAsk) bool {
+		if !meant(a) {
+			return false
+		}
+		if failure != nil {
+			s.l.settleLocked(a.call, &jsonrpc.Message{Error: failure})
+			return true
+		}
+		if !a.gone {
+			s.wanted[a.uri] = true
+		}
+		s.l.settleLocked(a.call, &jsonrpc.Message{Result: noResult})
+		return true
+	})
+}
+
+// ended listens again. Who waits for a listen that was never acknowledged hears why.
+func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
+	switch ln {
+	case s.current:
+		s.current, s.deaf = nil, true
+	case s.next:
+		s.next = nil
+		failure := jsonrpc.InvalidParams("the server does not notify about changes of resources").Raw()
+		if answer != nil && answer.Error != nil {
+			failure = toLegacyError(mcp.MethodSubscribe, answer.Error)
+		}
+		s.answerLocked(func(a subscribeAsk) bool { return a.on == ln }, failure)
+	default:
+		return
+	}
+	s.again.laterLocked(s.l, ln, s.changeLocked)
+}
+
+// told passes on that a resource has changed, or one below it, unless the client has
+// unsubscribed meanwhile.
+func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
+	uri, _ := mcp.Read(m).Text(mcp.Key)
+	if m.Method != mcp.MethodResourceUpdated || ln.uris[uri] && !s.wanted[uri] {
+		return
+	}
+	s.l.client.Send(bare(m))
+}
+
+// abandonedLocked forgets a call that was cancelled. A listen that nobody else waits
+// for may never be acknowledged: it goes, too.
+func (s *subscriptions) abandonedLocked(c *legacyCall) {
+	waiting := len(s.asks)
+	s.asks = slices.DeleteFunc(s.asks, func(a subscribeAsk) bool { return a.call == c })
+	if len(s.asks) == waiting || s.next == nil || s.current == nil && len(s.wanted) > 0 ||
+		slices.ContainsFunc(s.asks, func(a subscribeAsk) bool { return a.on == s.next }) {
+		return
+	}
+	s.next.call.Cancel("unsubscribed")
+	s.next = nil
+	s.changeLocked()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -63,3 +64,98 @@ func WithoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
 	}
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: Array(tools...)}), left
 }
+
+// A change is a notification about a list.
+type change struct{ capability, filter, method string }
+
+// changes are in the order of mcp.Filter.
+var changes = []change{
+	{"tools", "toolsListChanged", mcp.MethodToolsChanged},
+	{"prompts", "promptsListChanged", mcp.MethodPromptsChanged},
+	{"resources", "resourcesListChanged", mcp.MethodResourcesChanged},
+}
+
+// declaredChanges returns the changes that a server's capabilities promise.
+func declaredChanges(capabilities json.RawMessage) []change {
+	var declared []change
+	for _, c := range changes {
+		list, _ := jsonrpc.Member(capabilities, c.capability)
+		if said, _ := jsonrpc.Member(list, "listChanged"); string(said) == "true" {
+			declared = append(declared, c)
+		}
+	}
+	return declared
+}
+
+// A Welcome is what a legacy server says of itself, as modern clients are told.
+type Welcome struct {
+	Info     json.RawMessage // serverInfo
+	Discover json.RawMessage // the result of server/discover
+	Logs     bool            // it declares logging
+
+	Lists     [4]bool // whose changes it can notify of, as in mcp.Filter
+	Subscribe bool
+}
+
+// ReadWelcome reads the result of initialize; false if it is none that a legacy
+// client could live with.
+func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
+	if len(result) == 0 || result[0] != '{' {
+		return w, false
+	}
+	var at [4]jsonrpc.Span
+	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion", "capabilities", "serverInfo", "instructions") != nil {
+		return w, false
+	}
+	version, ok := jsonrpc.Unquote(at[0].Of(result))
+	if !ok || mcp.IsModern(version) {
+		return w, false
+	}
+	capabilities := at[1].Of(result)
+	w.Info = at[2].Of(result)
+	logging, _ := jsonrpc.Member(capabilities, "logging")
+	w.Logs = logging != nil
+	for k, c := range changes {
+		w.Lists[k] = isSet(capabilities, c.capability, "listChanged")
+	}
+	w.Subscribe = isSet(capabilities, "resources", "subscribe")
+	w.Discover = ToModernResult(mcp.MethodDiscover, jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "supportedVersions", Text: []byte(`["` + strings.Join(mcp.ModernVersions, `","`) + `"]`)},
+		jsonrpc.Value{Key: "capabilities", Text: Capabilities(capabilities)},
+		jsonrpc.Value{Key: "instructions", Text: at[3].Of(result)}), w.Info)
+	return w, true
+}
+
+// isSet reports whether a boolean inside a capability is true.
+func isSet(capabilities json.RawMessage, name, key string) bool {
+	capability, _ := jsonrpc.Member(capabilities, name)
+	value, _ := jsonrpc.Member(capability, key)
+	return string(value) == "true"
+}
+
+// What a server hears of a request that nobody is asked.
+var (
+	errNoCall      = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
+	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
+	errNotNeeded   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the call has ended"}
+	errNoInput     = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientSilent, jsonrpc.InFlight)
+	errTooManyAsks = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "too many questions"}
+)
+
+// Reasons why a requestState is refused, in the data of the error.
+const (
+	stateInvalid = "request_state_invalid" // of another request
+	stateExpired = "request_state_expired" // too old, of a program that has ended, forged, or another's
+	stateUsed    = "request_state_used"
+)
+
+// refusedState returns the error for a requestState that is not accepted.
+func refusedState(reason string) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: stateData{reason}}
+}
+
+type stateData struct {
+	Reason string `json:"reason"`
+}
+
+var noResult = json.RawMessage(`{}`)
