@@ -1,6 +1,7 @@
 package timers_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -43,4 +44,20 @@ func TestTimers(t *testing.T) {
 			t.Error("ran:", got)
 		}
 	})
+}
+
+func TestRetryPausesGrow(t *testing.T) {
+	var r timers.Retry
+	var pauses []time.Duration
+	after := func(d time.Duration, _ func()) *timers.Timer { pauses = append(pauses, d); return nil }
+	for i := range 9 {
+		if i == 8 {
+			r.Reset()
+		}
+		r.After(after, nil)
+	}
+	if want := []time.Duration{500, 1000, 2000, 4000, 8000, 16000, 30000, 30000, 500}; !slices.EqualFunc(pauses, want,
+		func(d, ms time.Duration) bool { return d == ms*time.Millisecond }) {
+		t.Error("pauses:", pauses)
+	}
 }

@@ -5,12 +5,10 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // A Bridge lets modern clients use upstreams that speak legacy, and keeps what they need
@@ -31,15 +29,9 @@ type Bridge struct {
 
 	Log *slog.Logger // nil discards
 
-	asking sync.Map   // upstream names: whose their requests are is not certain
-	timers timers.Set // all that accounts have to do later
-	wg     sync.WaitGroup
-
-	mu       sync.Mutex // guards the fields below, and account.uses
-	accounts map[accountID]*account
-	forced   context.Context // of all sessions; made with the first account
-	force    context.CancelFunc
-	stopped  bool
+	lifetime
+	accounts map[accountID]*account // guarded by mu
+	force    context.CancelFunc     // ends all sessions by force; nil before the first account
 }
 
 func (b *Bridge) logger() *slog.Logger {
@@ -48,11 +40,6 @@ func (b *Bridge) logger() *slog.Logger {
 	}
 	return b.Log
 }
-
-func (b *Bridge) relates(upstream string) bool { return b.Relates != nil && b.Relates(upstream) }
-
-func (b *Bridge) idle() time.Duration       { return orElse(b.Idle, 5*time.Minute) }
-func (b *Bridge) suspendFor() time.Duration { return orElse(b.SuspendFor, 10*time.Minute) }
 
 func orElse(d, otherwise time.Duration) time.Duration {
 	if d <= 0 {
@@ -70,32 +57,26 @@ func (b *Bridge) account(id accountID) *account {
 	}
 	if b.accounts == nil {
 		b.accounts = make(map[accountID]*account)
-		b.forced, b.force = context.WithCancel(context.Background())
+		b.begun()
 	}
 	a := b.accounts[id]
 	if a == nil {
-		a = newAccount(b, id)
+		a = newAccount(&b.lifetime, id)
 		b.accounts[id] = a
 	}
 	a.uses++
 	return a
 }
 
-// begin counts a session in, unless the Bridge has stopped.
-func (b *Bridge) begin() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stopped {
-		return false
-	}
-	b.wg.Add(1)
-	return true
-}
-
-func (b *Bridge) isStopped() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.stopped
+// begun prepares what accounts have in common.
+func (b *Bridge) begun() {
+	var forced context.Context
+	forced, b.force = context.WithCancel(context.Background())
+	b.lifetime.open = func(upstream, key string) jsonrpc.Conn { return b.Open(forced, upstream, key, mcp.Legacy) }
+	b.relates = func(upstream string) bool { return b.Relates != nil && b.Relates(upstream) }
+	b.idle, b.suspendFor = orElse(b.Idle, 5*time.Minute), orElse(b.SuspendFor, 10*time.Minute)
+	b.lifetime.logger = b.logger
+	b.forget = func(id accountID) { delete(b.accounts, id) }
 }
 
 // each calls fn with all accounts, with the lock of each held.
@@ -168,10 +149,8 @@ func (b *Bridge) Suspended() (n int) {
 func (b *Bridge) SuspendedBy() map[string]int {
 	by := make(map[string]int)
 	b.each(func(a *account) {
-		for _, p := range a.suspensions {
-			if p.isAtServer() && p.call.state == suspended {
-				by[a.id.upstream]++
-			}
+		if n := a.suspendedLocked(); n > 0 {
+			by[a.id.upstream] += n
 		}
 	})
 	return by
@@ -182,4 +161,24 @@ func (b *Bridge) SuspendedBy() map[string]int {
 // cause of the end. All that was started has ended then.
 func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
 	return newLegacy(upstream, b.logger().With("upstream", upstream)).serve(ctx, client, b.Open(ctx, upstream, key, mcp.Modern))
+}
+
+// Modern serves one stream of modern clients, for an upstream that speaks legacy.
+// It owns c. The sessions that it uses are the key's: they outlive the stream.
+//
+// When c ends, or ctx is done, the calls that came on it are cancelled. What is
+// suspended waits for whoever comes back with its requestState, if the key is a
+// principal's; that of one connection has nothing from the end of its last stream on, or
+// if this side ended that, 30 s later. If the upstream turns
+// out to speak modern, the stream ends with [mcp.ErrOtherEra]. Modern returns
+// when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
+func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
+	a := b.account(accountID{upstream, key})
+	if a == nil {
+		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}
+		jsonrpc.CloseWith(c, end)
+		return end
+	}
+	defer a.release()
+	return a.serve(ctx, c)
 }

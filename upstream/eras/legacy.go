@@ -55,6 +55,7 @@ type legacy struct {
 func newLegacy(upstream string, log *slog.Logger) *legacy {
 	l := &legacy{upstream: upstream, log: log, level: unsaidLevel}
 	l.lists.l, l.resources.l, l.resources.wanted = l, l, make(map[string]bool)
+	l.lists.again.Jitter, l.resources.again.Jitter = 0.5, 0.5
 	room := jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}
 	l.client = peer.New(peer.Options{Name: upstream, Room: room, Ready: l.readyForClient, Request: l.request, Notified: l.noticeOfClient})
 	l.modern = peer.New(peer.Options{Name: upstream, Room: room, Ready: l.readyForModern, Request: l.ignore, Notified: l.noticeOfServer,

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
@@ -67,21 +65,12 @@ func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 	return ln
 }
 
-// A relisten paces the attempts to listen again.
-type relisten struct {
-	*timers.Timer
-	pause backoff.ExponentialBackOff
-}
-
-// laterLocked runs fn after a while, which grows with each listen that did not live.
-func (r *relisten) laterLocked(l *legacy, ln *listen, fn func()) {
+// againLocked has fn listen again after this one has ended, later each time that a listen does not last.
+func (ln *listen) againLocked(l *legacy, r *timers.Retry, fn func()) {
 	if ln.acked && time.Since(ln.since) > healthy {
-		r.pause.Reset()
+		r.Reset()
 	}
-	r.pause.InitialInterval, r.pause.MaxInterval = 500*time.Millisecond, 30*time.Second
-	r.pause.Multiplier, r.pause.RandomizationFactor = 2, 0.5
-	r.Stop()
-	r.Timer = l.afterLocked(r.pause.NextBackOff(), fn)
+	r.After(l.afterLocked, fn)
 }
 
 // listChanges is what the client hears of changes in lists: one listen for all that
@@ -90,7 +79,7 @@ type listChanges struct {
 	l        *legacy
 	declared []change
 	current  *listen // nil for none
-	again    relisten
+	again    timers.Retry
 	deaf     bool // a listen ended, and a change may have been missed since
 }
 
@@ -129,7 +118,7 @@ func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 			return
 		}
 	}
-	s.again.laterLocked(s.l, ln, s.openLocked)
+	ln.againLocked(s.l, &s.again, s.openLocked)
 }
 
 func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
@@ -151,7 +140,7 @@ type subscriptions struct {
 	wanted        map[string]bool // that the client was told it has
 	asks          []subscribeAsk  // in the order in which they came
 	current, next *listen         // next waits for its acknowledgement; nil for none
-	again         relisten
+	again         timers.Retry
 	deaf          bool // a listen ended, and a change may have been missed since
 }
 
@@ -310,7 +299,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 	default:
 		return
 	}
-	s.again.laterLocked(s.l, ln, s.changeLocked)
+	ln.againLocked(s.l, &s.again, s.changeLocked)
 }
 
 // told passes on that a resource has changed, or one below it, unless the client has

@@ -3,6 +3,7 @@ package eras
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -30,17 +31,34 @@ const (
 	minSuspended = 30 * time.Second
 )
 
+// A lifetime is what all accounts of a Bridge have in common: its settings and its end.
+type lifetime struct {
+	// Static once there is an account.
+	open             func(upstream, key string) jsonrpc.Conn // opens a legacy stream
+	relates          func(upstream string) bool              // see Bridge.Relates
+	idle, suspendFor time.Duration
+	logger           func() *slog.Logger
+	forget           func(accountID) // forgets an account without uses, with mu held
+
+	asking sync.Map       // upstreams that send requests which do not say what they belong to
+	timers timers.Set     // of all accounts
+	wg     sync.WaitGroup // sessions
+
+	mu      sync.Mutex // guards stopped, account.uses and Bridge.accounts
+	stopped bool
+}
+
 type accountID struct{ upstream, key string }
 
 // An account is what one key has on one upstream: its sessions, the calls in them,
 // and the streams of its clients. It is there as long as one of these is.
 type account struct {
 	// Static after construction.
-	b      *Bridge
+	life   *lifetime
 	id     accountID
 	holder mcp.Holder // of the key
 
-	uses int // guarded by Bridge.mu
+	uses int // guarded by lifetime.mu
 
 	mu          sync.Mutex // guards the fields below, and those of everything in them
 	streams     map[*modernClient]struct{}
@@ -55,25 +73,25 @@ type account struct {
 	gone *timers.Timer // since then
 }
 
-func newAccount(b *Bridge, id accountID) *account {
-	return &account{b: b, id: id, holder: mcp.HolderOf(id.key),
+func newAccount(life *lifetime, id accountID) *account {
+	return &account{life: life, id: id, holder: mcp.HolderOf(id.key),
 		streams: make(map[*modernClient]struct{}), groups: make(map[string]*group),
 		spelled: make(map[string]*group), suspensions: make(map[string]*suspension)}
 }
 
 // hold counts one more use of a, by somebody who is kept by a itself.
 func (a *account) hold() {
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
+	a.life.mu.Lock()
+	defer a.life.mu.Unlock()
 	a.uses++
 }
 
 // release ends a use. An account without any is forgotten.
 func (a *account) release() {
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
+	a.life.mu.Lock()
+	defer a.life.mu.Unlock()
 	if a.uses--; a.uses == 0 {
-		delete(a.b.accounts, a.id)
+		a.life.forget(a.id)
 	}
 }
 
@@ -87,7 +105,7 @@ func (a *account) locked(fn func()) {
 // after runs fn with a's lock held, d from now, unless it is stopped or the Bridge stops
 // before. One that is stopped too late still runs: fn must look whether it is wanted.
 func (a *account) after(d time.Duration, fn func()) *timers.Timer {
-	return a.b.timers.After(d, func() { a.locked(fn) })
+	return a.life.timers.After(d, func() { a.locked(fn) })
 }
 
 // stopLocked ends everything of a but its streams.
@@ -223,10 +241,188 @@ func (a *account) giveUpOldestLocked(some func(*suspension) bool) bool {
 	return oldest != nil
 }
 
+// suspendedLocked returns how many suspended calls the server has not answered.
+func (a *account) suspendedLocked() (n int) {
+	for _, p := range a.suspensions {
+		if p.isAtServer() && p.call.state == suspended {
+			n++
+		}
+	}
+	return n
+}
+
 // refusal is what is said when there is no room for one more session.
 func (a *account) refusal() *jsonrpc.Message {
-	if a.b.isStopped() {
+	if a.life.isStopped() {
 		return jsonrpc.Failure(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.CauseHostStopped, jsonrpc.NotSent))
 	}
 	return jsonrpc.Failure(jsonrpc.Overloaded(a.id.upstream))
+}
+
+// begin counts a session in, unless the Bridge has stopped.
+func (b *lifetime) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return false
+	}
+	b.wg.Add(1)
+	return true
+}
+
+func (b *lifetime) isStopped() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stopped
+}
+
+const (
+	maxGroupSessions = 16   // for the same capabilities; beyond, calls wait: see minSuspended
+	maxWaiting       = 1024 // calls that wait for a session in one group; beyond, they are refused
+)
+
+// A group is the sessions whose servers were told the same capabilities. Guarded by
+// account.mu.
+type group struct {
+	a        *account
+	text     json.RawMessage // of the capabilities, for initialize
+	can      mcp.Abilities
+	sessions []*legacySession
+	waiting  []*modernCall // for a session of their own, in order
+	room     *timers.Timer // see makeRoom
+	listens  map[*modernListen]struct{}
+}
+
+// forget drops a group that holds nothing.
+func (g *group) forget() {
+	if len(g.sessions)+len(g.waiting)+len(g.listens) > 0 {
+		return
+	}
+	delete(g.a.groups, string(g.text))
+	for spelling, other := range g.a.spelled {
+		if other == g {
+			delete(g.a.spelled, spelling)
+		}
+	}
+}
+
+// place brings a call to a session, or lets it wait for one. Servers that never
+// ask anything run all calls in one session. In one that does, a call has a session of its
+// own: then whatever is asked there belongs to it.
+func (g *group) place(c *modernCall) {
+	_, asks := g.a.life.asking.Load(g.a.id.upstream)
+	alone := asks && c.works()
+	l := g.free(alone)
+	if l == nil && (!alone || len(g.sessions) < maxGroupSessions) {
+		l = g.open(c.ClientInfo)
+	}
+	switch {
+	case l != nil:
+		l.take(c)
+	case len(g.sessions) == 0 || len(g.waiting) >= maxWaiting:
+		c.settle(g.a.refusal())
+		g.forget()
+	default:
+		c.state = waiting
+		g.waiting = append(g.waiting, c)
+		g.makeRoom()
+	}
+}
+
+// free returns a session for one more call, nil if there is none. Always the first
+// one: calls that follow each other have one session, so that what a server
+// remembers of it is there.
+func (g *group) free(alone bool) *legacySession {
+	for _, l := range g.sessions {
+		if !alone || l.working == 0 {
+			return l
+		}
+	}
+	return nil
+}
+
+// next gives sessions to calls that wait for them.
+func (g *group) next() {
+	for len(g.waiting) > 0 {
+		l := g.free(true)
+		if l == nil && len(g.sessions) < maxGroupSessions {
+			l = g.open(g.waiting[0].ClientInfo)
+		}
+		c := g.waiting[0]
+		switch {
+		case l != nil:
+			g.waiting = g.waiting[1:]
+			l.take(c)
+		case len(g.sessions) == 0:
+			g.waiting = g.waiting[1:]
+			c.settle(g.a.refusal())
+		default:
+			return
+		}
+	}
+}
+
+// leave takes a call out that waits for a session.
+func (g *group) leave(c *modernCall) {
+	g.waiting = slices.DeleteFunc(g.waiting, func(other *modernCall) bool { return other == c })
+}
+
+// open begins one more session; nil if there is no room for it. The info is
+// of the client that it is begun for.
+func (g *group) open(info json.RawMessage) *legacySession {
+	number, ok := g.a.numberLocked()
+	if !ok || !g.a.life.begin() {
+		return nil
+	}
+	l := newLegacySession(g, number, info)
+	g.a.hold()
+	g.a.sessions[number] = l
+	g.sessions = append(g.sessions, l)
+	go l.run() // Bridge.wg waits for it
+	return l
+}
+
+// remove takes out a session that has ended.
+func (g *group) remove(l *legacySession) {
+	g.sessions = slices.DeleteFunc(g.sessions, func(other *legacySession) bool { return other == l })
+}
+
+// makeRoom ends suspended calls, the oldest first, as calls that wait need their sessions.
+// When all were suspended too briefly, it is called again when it is time for one.
+func (g *group) makeRoom() {
+	for need := len(g.waiting) - g.emptying(); need > 0; need-- {
+		l, since := g.longestSuspended()
+		if l == nil {
+			return
+		}
+		if wait := minSuspended - time.Since(since); wait > 0 {
+			g.room.Stop()
+			g.room = g.a.after(wait, g.makeRoom)
+			return
+		}
+		l.endSuspended()
+	}
+}
+
+// emptying returns how many sessions will soon be free, as nothing but cancelled
+// calls is in them.
+func (g *group) emptying() (n int) {
+	for _, l := range g.sessions {
+		if since, serves := l.suspendedSince(); since.IsZero() && !serves {
+			n++
+		}
+	}
+	return n
+}
+
+// longestSuspended returns the session that has been of use to suspended calls alone for
+// the longest time, and since when; nil for none.
+func (g *group) longestSuspended() (longest *legacySession, since time.Time) {
+	for _, l := range g.sessions {
+		at, serves := l.suspendedSince()
+		if !serves && !at.IsZero() && (longest == nil || at.Before(since)) {
+			longest, since = l, at
+		}
+	}
+	return longest, since
 }

@@ -3,9 +3,8 @@ package eras
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -17,9 +16,7 @@ const (
 	maxListens = 256  // of one stream; beyond, they are refused
 	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdate
 
-	noticeFor  = 20 * time.Millisecond // the same of several sessions is told once
-	firstRetry = 500 * time.Millisecond
-	lastRetry  = 30 * time.Second
+	noticeFor = 20 * time.Millisecond // the same of several sessions is told once
 
 	// ackWithin is when a listen is acknowledged, since it came, whatever the server
 	// says of some URIs: the proxy waits for 500 ms, and would tell of none.
@@ -44,11 +41,11 @@ type modernListen struct {
 	lists    [4]bool         // acknowledged
 	acked    bool
 	ended    bool
-	retries  backoff.ExponentialBackOff // between tries to have a session
-	timer    *timers.Timer              // until the ack, or until the next try
-	pending  []*jsonrpc.Message         // what to tell, in order, each thing once
-	places   map[string]int             // in pending, by the method or the URI that was updated; nil for none
-	flush    *timers.Timer              // of pending
+	again    timers.Retry       // to have a session
+	timer    *timers.Timer      // until the ack
+	pending  []*jsonrpc.Message // what to tell, in order, each thing once
+	places   map[string]int     // in pending, by the method or the URI that was updated; nil for none
+	flush    *timers.Timer      // of pending
 }
 
 // listen begins a listen.
@@ -60,8 +57,7 @@ func (s *modernClient) listen(r *peer.Request, said Request) {
 	}
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
-	l := &modernListen{s: s, r: r, came: time.Now(), clientInfo: said.ClientInfo, wants: want.Lists, uris: slices.Sorted(slices.Values(want.URIs)),
-		retries: backoff.ExponentialBackOff{InitialInterval: firstRetry, Multiplier: 2, MaxInterval: lastRetry}}
+	l := &modernListen{s: s, r: r, came: time.Now(), clientInfo: said.ClientInfo, wants: want.Lists, uris: slices.Sorted(slices.Values(want.URIs))}
 	switch {
 	case len(s.listens) >= maxListens:
 		r.Fail(jsonrpc.Overloaded(s.a.id.upstream))
@@ -97,9 +93,9 @@ func (l *modernListen) bind() bool {
 
 // begin subscribes, once the session is ready.
 func (l *modernListen) begin() {
-	l.retries.Reset()
-	again, can := l.acked, &l.session.welcome
-	if !again {
+	l.again.Reset()
+	resumed, can := l.acked, &l.session.welcome
+	if !resumed {
 		for k := range l.lists {
 			l.lists[k] = l.wants[k] && can.Lists[k]
 		}
@@ -110,7 +106,7 @@ func (l *modernListen) begin() {
 		l.subscribe()
 	}
 	switch {
-	case again:
+	case resumed:
 		l.catchUp()
 	case len(l.asking) == 0:
 		l.ack()
@@ -192,7 +188,7 @@ func (l *modernListen) lost(err *jsonrpc.Message) {
 	switch {
 	case !l.acked:
 		l.fail(err)
-	case l.s.a.b.isStopped():
+	case l.s.a.life.isStopped():
 		l.finish()
 	default:
 		l.retry()
@@ -200,7 +196,7 @@ func (l *modernListen) lost(err *jsonrpc.Message) {
 }
 
 func (l *modernListen) retry() {
-	l.timer = l.s.a.after(l.retries.NextBackOff(), func() {
+	l.again.After(l.s.a.after, func() {
 		if !l.ended && l.session == nil && !l.bind() {
 			l.retry()
 		}
@@ -233,6 +229,7 @@ func (l *modernListen) end() {
 	delete(l.s.listens, l)
 	delete(l.g.listens, l)
 	l.timer.Stop()
+	l.again.Stop()
 	l.flush.Stop()
 	if session := l.session; session != nil {
 		delete(session.listens, l)
@@ -240,4 +237,103 @@ func (l *modernListen) end() {
 		session.subs.ReleaseAll(l)
 	}
 	l.g.forget()
+}
+
+// catchUp tells of everything that may have changed while nobody listened.
+func (l *modernListen) catchUp() {
+	for _, method := range []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged} {
+		l.listChanged(method, jsonrpc.NewNotification(method, nil))
+	}
+	for _, uri := range l.uris {
+		l.note(uri, updated(uri))
+	}
+}
+
+func updated(uri string) *jsonrpc.Message {
+	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
+	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, params)
+}
+
+// hearUpdate handles that a resource was updated, which may be a part of what
+// the listen subscribed to. When too much waits to be told, it tells of that as a whole.
+func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {
+	watched, ok := l.watched(uri)
+	if !ok {
+		return
+	}
+	if _, known := l.places[uri]; !known && len(l.pending) >= maxPending {
+		uri, m = watched, updated(watched)
+	}
+	l.note(uri, m)
+}
+
+// listChanged handles that a list has changed.
+func (l *modernListen) listChanged(method string, m *jsonrpc.Message) {
+	wants := l.lists
+	if !l.acked {
+		wants = l.wants
+	}
+	for k, c := range changes {
+		if c.method == method && !wants[k] {
+			return
+		}
+	}
+	l.note(method, m)
+}
+
+// note has the client told of something, in a moment and after the ack. The
+// newest word about a thing counts.
+func (l *modernListen) note(about string, m *jsonrpc.Message) {
+	if at, known := l.places[about]; known {
+		l.pending[at] = m
+		return
+	}
+	if l.places == nil {
+		l.places = make(map[string]int)
+	}
+	l.places[about] = len(l.pending)
+	l.pending = append(l.pending, m)
+	l.flushLater()
+}
+
+// forgetOthers drops what came before the ack and is not in it.
+func (l *modernListen) forgetOthers() {
+	early := l.pending
+	l.pending, l.places = nil, nil
+	for _, m := range early {
+		if m.Method == mcp.MethodResourceUpdated {
+			uri, _ := mcp.Read(m).Text(mcp.Key)
+			l.hearUpdate(uri, m)
+			continue
+		}
+		l.listChanged(m.Method, m)
+	}
+}
+
+func (l *modernListen) flushLater() {
+	if l.acked && l.flush == nil && len(l.pending) > 0 {
+		l.flush = l.s.a.after(noticeFor, l.flushNow)
+	}
+}
+
+func (l *modernListen) flushNow() {
+	l.flush = nil
+	if l.ended {
+		return
+	}
+	for _, m := range l.pending {
+		l.send(m.Method, StripReserved(m.Params))
+	}
+	l.pending, l.places = nil, nil
+}
+
+// watched returns what the listen subscribed to that a resource is or is a part
+// of, if anything.
+func (l *modernListen) watched(uri string) (watched string, ok bool) {
+	for _, mine := range l.uris {
+		if uri == mine || strings.HasPrefix(uri, strings.TrimSuffix(mine, "/")+"/") {
+			return mine, true
+		}
+	}
+	return "", false
 }

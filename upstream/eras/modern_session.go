@@ -58,7 +58,7 @@ type legacySession struct {
 
 func newLegacySession(g *group, number int, info json.RawMessage) *legacySession {
 	l := &legacySession{a: g.a, g: g, number: number, info: bytes.Clone(info), used: time.Now(),
-		log:   g.a.b.logger().With("upstream", g.a.id.upstream, "session", number),
+		log:   g.a.life.logger().With("upstream", g.a.id.upstream, "session", number),
 		calls: make(map[*modernCall]struct{}), listens: make(map[*modernListen]struct{})}
 	l.server = peer.New(peer.Options{
 		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Refuse: peer.DropDuplicates, Apart: true,
@@ -69,7 +69,7 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 	l.subs.Ask = func(method string, params json.RawMessage, _ mcp.Subscribing[*modernListen], answered func(*jsonrpc.Message)) {
 		l.ask(method, params, answered)
 	}
-	l.idle = g.a.after(g.a.b.idle(), l.reap)
+	l.idle = g.a.after(g.a.life.idle, l.reap)
 	return l
 }
 
@@ -77,10 +77,10 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 // is closed as soon as what was said last is sent, or a server that does not read has had
 // time for it. To the host it means that the server is to end as it wishes.
 func (l *legacySession) run() {
-	b := l.a.b
-	defer b.wg.Done()
-	c := b.Open(b.forced, l.a.id.upstream, l.a.id.key+"-"+strconv.Itoa(l.number), mcp.Legacy)
-	l.relates = b.relates(l.a.id.upstream)
+	life := l.a.life
+	defer life.wg.Done()
+	c := life.open(l.a.id.upstream, l.a.id.key+"-"+strconv.Itoa(l.number))
+	l.relates = life.relates(l.a.id.upstream)
 	l.a.locked(l.initialize)
 	err := l.server.Run(context.Background(), c)
 	l.a.locked(func() { l.end(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)) })
@@ -360,9 +360,9 @@ func (l *legacySession) reap() {
 	if l.state == sessionEnded {
 		return
 	}
-	if left := l.a.b.idle() - time.Since(l.used); l.busy() || left > 0 {
+	if left := l.a.life.idle - time.Since(l.used); l.busy() || left > 0 {
 		if left <= 0 {
-			left = l.a.b.idle()
+			left = l.a.life.idle
 		}
 		l.idle = l.a.after(left, l.reap)
 		return
