@@ -72,7 +72,7 @@ func (ss *Subscriptions[H]) next(sub *subscription[H]) {
 	case sub.asking || len(sub.by) > 0:
 	case sub.on: // its holders have left
 		none := Subscribing[H]{
-			Params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(sub.uri)}),
+			Params: URIParams(sub.uri),
 			Wanted: func() bool { return false }, Done: func(*jsonrpc.Message) {},
 		}
 		sub.ops = []Subscribing[H]{none}
@@ -167,4 +167,25 @@ func (ss *Subscriptions[H]) Holders(uri string) map[H]struct{} {
 		return sub.by
 	}
 	return nil
+}
+
+// URIParams returns the params of a message about one resource.
+func URIParams(uri string) json.RawMessage {
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
+}
+
+// LevelParams returns the params of logging/setLevel for a level as [ReadLevel] reads it.
+func LevelParams(level int) json.RawMessage {
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(LogLevels[level-1])})
+}
+
+// InitializeParams returns the params of initialize for a client with these capabilities; info is our own if nil.
+func InitializeParams(capabilities, info json.RawMessage) json.RawMessage {
+	if info == nil {
+		info = json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)
+	}
+	return jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(LegacyVersions[0])},
+		jsonrpc.Value{Key: "capabilities", Text: capabilities},
+		jsonrpc.Value{Key: "clientInfo", Text: info})
 }

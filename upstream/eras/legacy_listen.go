@@ -258,8 +258,7 @@ func (s *subscriptions) caughtUpLocked() {
 		case !s.current.uris[uri]:
 			delete(s.wanted, uri)
 		case s.deaf:
-			s.l.client.Send(jsonrpc.NewNotification(mcp.MethodResourceUpdated,
-				jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})))
+			s.l.client.Send(updated(uri))
 		}
 	}
 	s.deaf = false

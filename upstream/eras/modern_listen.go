@@ -128,7 +128,7 @@ func (l *modernListen) subscribe() {
 	}
 	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
 		l.session.subs.Add(uri, mcp.Subscribing[*modernListen]{
-			By: l, On: true, Params: jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)}),
+			By: l, On: true, Params: mcp.URIParams(uri),
 			Wanted: func() bool { return l.asking[uri] && !l.ended },
 			Done: func(answer *jsonrpc.Message) {
 				if answer != nil {
@@ -250,8 +250,7 @@ func (l *modernListen) catchUp() {
 }
 
 func updated(uri string) *jsonrpc.Message {
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
-	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, params)
+	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, mcp.URIParams(uri))
 }
 
 // hearUpdate handles that a resource was updated, which may be a part of what

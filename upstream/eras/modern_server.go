@@ -299,8 +299,7 @@ func (l *legacySession) raiseLevel(c *modernCall) (wait bool) {
 	}
 	if most != l.level.told && !l.level.asking {
 		l.level.told, l.level.asking = most, true
-		params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[most-1])})
-		l.ask(mcp.MethodSetLevel, params, l.leveled)
+		l.ask(mcp.MethodSetLevel, mcp.LevelParams(most), l.leveled)
 		l.a.after(levelWithin, l.leveledLate)
 	}
 	return l.level.asking

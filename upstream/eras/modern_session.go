@@ -87,20 +87,10 @@ func (l *legacySession) run() {
 	l.server.End(err)
 }
 
-// ourInfo is what a server is told of a client that says nothing of itself.
-var ourInfo = json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)
-
 // initialize makes the first call.
 func (l *legacySession) initialize() {
-	info := l.info
-	if info == nil {
-		info = ourInfo
-	}
 	if l.state == sessionOpening {
-		l.ask(mcp.MethodInitialize, jsonrpc.Set(nil,
-			jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(mcp.LegacyVersions[0])},
-			jsonrpc.Value{Key: "capabilities", Text: l.g.text},
-			jsonrpc.Value{Key: "clientInfo", Text: info}), l.welcomed)
+		l.ask(mcp.MethodInitialize, mcp.InitializeParams(l.g.text, l.info), l.welcomed)
 	}
 }
 

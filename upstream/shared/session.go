@@ -175,10 +175,8 @@ func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequ
 // client could do; [member.refuses] knows what each can. Tasks are not declared: a server
 // could then not be told apart from the client that asks about another's.
 func (s *sharedSession) initialize(then func(answer *jsonrpc.Message)) {
-	const params = `{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},` +
-		`"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}},` +
-		`"clientInfo":{"name":"mcp-proxy","version":"1"}}`
-	s.ask(mcp.MethodInitialize, []byte(params), queuedRequest{}, then)
+	const all = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
+	s.ask(mcp.MethodInitialize, mcp.InitializeParams([]byte(all), nil), queuedRequest{}, then)
 }
 
 // initialized handles the server's answer to initialize. After a refusal nothing
@@ -208,8 +206,7 @@ func (s *sharedSession) askLevel(wanted int) {
 			m.sent.Store(true)
 		}
 	}
-	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(mcp.LogLevels[wanted-1])})
-	s.ask(mcp.MethodSetLevel, params, queuedRequest{}, func(answer *jsonrpc.Message) {
+	s.ask(mcp.MethodSetLevel, mcp.LevelParams(wanted), queuedRequest{}, func(answer *jsonrpc.Message) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.level.answered(wanted, answer)
