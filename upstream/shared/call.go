@@ -13,36 +13,36 @@ import (
 )
 
 const (
-	// maxKeptCalls bounds the calls that are not cancelled though nobody waits for them any
-	// more: they may create a task, which is then cancelled, or end by themselves. Tasks of
-	// those beyond expire.
+	// maxKeptCalls bounds the abandoned calls that are not cancelled at once: they may create a
+	// task, which is then cancelled, or end by themselves. Further calls are cancelled, and
+	// their tasks expire.
 	maxKeptCalls = 1024
 )
 
-// A memberCall is a request to the server of a session: of a client, or of this side.
+// A memberCall is a request to the server of a session, either from a client or our own.
 type memberCall struct {
 	*peer.Call
 
 	// Static once it is sent.
-	member  *member         // whose it is, or for whose request it is made; nil for this side's own
+	member  *member         // the client that sent it, or on whose behalf it is made; nil for our own calls
 	request *peer.Request   // of the client
 	token   json.RawMessage // the client's progress token, as it came; nil for none
-	creates bool            // it asks for a task
+	creates bool            // the client asks for a task
 	listens bool            // modern: it is subscriptions/listen
-	logs    int             // modern: the least of the log messages it wants; zero for none
+	logs    int             // modern: the lowest level of log messages that it wants; zero for none
 
 	// Guarded by session.mu.
-	kept  bool // it is not cancelled though nobody waits for it: see maxKeptCalls
-	quiet bool // it is there only for the task that it may create
+	kept  bool // abandoned and not cancelled: see maxKeptCalls
+	quiet bool // kept only for the task that it may create
 }
 
-// callOf returns the call that c is to a session.
+// callOf returns the memberCall of a Call to a session's server.
 func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
 
 // ofClient reports whether c is a client's own.
 func (c *memberCall) ofClient() bool { return c.For != nil }
 
-// forward passes a request on. It waits for room.
+// forward forwards a request. It blocks until the queue has room.
 func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
 	if err := m.checkMeta(notes); err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
@@ -51,11 +51,11 @@ func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edi
 	m.pass(r, &memberCall{creates: bytes.HasPrefix(notes.Raw(mcp.Task), []byte("{"))}, notes, edits...)
 }
 
-// pass passes a request on, with an id and a progress token of ours. It waits for room.
+// pass forwards a request under an id and a progress token of ours. It blocks until the queue has room.
 func (m *member) pass(r *peer.Request, c *memberCall, notes *mcp.Notes, edits ...jsonrpc.Edit) {
 	server := m.s.server
 	if server.WaitIn(m.ctx, &m.room) != nil {
-		return // everybody who waits is told of that end
+		return // the session or the member has ended, which answers the request
 	}
 	m.uses()
 	c.Call, c.member, c.request = server.NewCall(r.Method), m, r
@@ -87,9 +87,8 @@ func (c *memberCall) task(notes *mcp.Notes) string {
 
 var errUnknownTask = errors.New("unknown task")
 
-// checkMeta returns what is wrong with what a message of the client says of itself. It may
-// name no task but the client's own: the server might ask the owner of another what
-// belongs to this call, and tell this client the answer.
+// checkMeta validates the _meta of a client's message. It may only name the client's own tasks: otherwise the
+// server might ask the owner of the task about this call, and pass the answer to this client.
 func (m *member) checkMeta(notes *mcp.Notes) error {
 	task, err := relatedTask(notes)
 	if err == nil && task != "" && !m.owns(task) {
@@ -98,7 +97,7 @@ func (m *member) checkMeta(notes *mcp.Notes) error {
 	return err
 }
 
-// answered hands the server's answer to the client, if that still waits.
+// answered passes the server's answer to the client, if the client still waits.
 func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil {
 		return // the client's stream ends with that
@@ -127,7 +126,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
 }
 
-// becameTask reports whether a modern server answers that it goes on with a call as a task.
+// becameTask reports whether a modern server continues a call as a task.
 func becameTask(answer *jsonrpc.Message) bool {
 	if !bytes.Contains(answer.Result, []byte(`"task"`)) { // most results, and large ones
 		return false
@@ -136,7 +135,7 @@ func becameTask(answer *jsonrpc.Message) bool {
 	return string(kind) == `"task"`
 }
 
-// progress passes progress on to the client, under its own token.
+// progress passes progress to the client under the client's own token.
 func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 	if c.token != nil && c.Sent() && c.request.Open() {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
@@ -144,9 +143,9 @@ func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 	}
 }
 
-// cancelled handles that the client does not wait for the call any more: it has cancelled
-// it with m, or it has left and m is nil. What was not sent leaves no trace. A call that may
-// create a task, or that ends by itself, stays: see maxKeptCalls.
+// cancelled handles a call that the client abandoned: m is its cancellation, or nil if the client has left. A call
+// that was not sent leaves no trace. A call that may create a task, or that ends by itself, is kept: see
+// maxKeptCalls.
 func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	s := c.member.s
 	s.mu.Lock()
@@ -172,13 +171,13 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	}
 }
 
-// keepLocked keeps a call that nobody waits for, unless there are too many.
+// keepLocked keeps an abandoned call, unless there are too many.
 func (s *sharedSession) keepLocked(c *memberCall) bool {
 	c.kept = len(s.server.Calls(func(other *peer.Call) bool { return callOf(other).kept })) < maxKeptCalls
 	return c.kept
 }
 
-// cancelLate cancels those of the calls that have not ended by themselves in time.
+// cancelLate cancels the calls that have not ended by themselves in time.
 func (s *sharedSession) cancelLate(fading []*peer.Call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,9 +197,8 @@ func (s *sharedSession) cancelLate(fading []*peer.Call) {
 
 var errLongTask = fmt.Errorf("%q %w", "taskId", mcp.ErrTooLong)
 
-// taskCreated remembers whose the task is that a call has become. Without a
-// client it is cancelled. An id that is taken stays whose it is: nobody gets
-// another's task because the server is mistaken.
+// taskCreated records the owner of the task that a call has become. The task is cancelled if its client is gone. A
+// task id that is in use keeps its owner, so that a mistake of the server gives no client another's task.
 func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
 	object, _ := jsonrpc.Member(answer.Result, "task")
 	raw, id, ended := readTask(object)
@@ -227,14 +225,13 @@ func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
 	s.tasks.add(&task[*member]{by: m, id: id, raw: bytes.Clone(raw), n: n, token: c.token, ended: ended})
 }
 
-// cancelTask ends a task without a client. The answer is of no interest.
+// cancelTask cancels a task without a client and ignores the answer.
 func (s *sharedSession) cancelTask(raw json.RawMessage) {
 	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
 	s.ask(mcp.MethodTasksCancel, params, queuedRequest{}, func(*jsonrpc.Message) {})
 }
 
-// taskAnswered notes what the answer to tasks/get, tasks/result or tasks/cancel
-// says about the task.
+// taskAnswered updates a task from the answer to tasks/get, tasks/result or tasks/cancel.
 func (s *sharedSession) taskAnswered(c *memberCall, answer *jsonrpc.Message) {
 	_, _, ended := readTask(answer.Result)
 	if answer.Error != nil || !ended && c.Method != mcp.MethodTasksResult {
@@ -255,7 +252,7 @@ func (s *sharedSession) ownTasks(m *member, answer *jsonrpc.Message) *jsonrpc.Me
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.gone {
-		return answer // nobody waits for it
+		return answer // no client waits for the answer
 	}
 	page, err := s.tasks.page(m, answer.Result)
 	if err != nil {

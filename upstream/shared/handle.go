@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// methods are the requests that are not just passed on.
+// methods are the requests that need more than forwarding.
 var methods map[string]func(*member, *peer.Request, *mcp.Notes)
 
 func init() { // not a literal: the handlers refer to the table
@@ -41,8 +41,8 @@ func (m *member) request(r *peer.Request) {
 	m.forward(r, notes)
 }
 
-// initialize answers the client's own from the first. What the client can do is
-// remembered, for what the server will ask.
+// initialize answers the client's initialize with the server's first answer, and stores what the client can be
+// asked.
 func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
 	capabilities, err := jsonrpc.Member(r.Message.Params, "capabilities")
 	var can mcp.Abilities
@@ -65,13 +65,12 @@ func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
 	}
 }
 
-// pong answers a ping, which is about this hop alone.
+// pong answers a ping, which concerns this hop alone.
 func (m *member) pong(r *peer.Request, _ *mcp.Notes) { r.Respond(&jsonrpc.Message{Result: noResult}) }
 
 var noResult = json.RawMessage(`{}`)
 
-// setLevel notes what the client wants to hear. It is answered when the server
-// says as much.
+// setLevel records the log level that the client wants. It is answered when the server has accepted a level.
 func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
 	wants := levelIn(notes)
 	if wants == 0 {
@@ -142,7 +141,7 @@ func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
 	})
 }
 
-// askSub asks the server for a subscription, or for its end.
+// askSub asks the server to subscribe or to unsubscribe.
 func (s *sharedSession) askSub(method string, params json.RawMessage, op mcp.Subscribing[*member], answered func(*jsonrpc.Message)) {
 	if op.By != nil {
 		op.By.sent.Store(true)
@@ -155,9 +154,8 @@ func (s *sharedSession) askSub(method string, params json.RawMessage, op mcp.Sub
 	})
 }
 
-// aboutTask handles tasks/get, tasks/result and tasks/cancel. The server is not
-// asked about a task of another client, and the answer is that for a task which
-// does not exist.
+// aboutTask handles tasks/get, tasks/result and tasks/cancel. A request about another client's task is answered
+// here, as for a task that does not exist.
 func (m *member) aboutTask(r *peer.Request, notes *mcp.Notes) {
 	id, ok := notes.Text(mcp.Key)
 	err := notes.Err(mcp.Key)
@@ -174,8 +172,7 @@ func (m *member) aboutTask(r *peer.Request, notes *mcp.Notes) {
 	m.forward(r, notes)
 }
 
-// listTasks asks the server for a page of its tasks, of which ownTasks leaves the
-// client's own.
+// listTasks asks the server for a page of its tasks. ownTasks filters the answer.
 func (m *member) listTasks(r *peer.Request, notes *mcp.Notes) {
 	err := notes.Err(mcp.Cursor)
 	if err == nil && !notes.Has(mcp.Cursor) {
@@ -196,16 +193,16 @@ func (m *member) listTasks(r *peer.Request, notes *mcp.Notes) {
 	m.forward(r, notes, jsonrpc.Edit{Span: notes.At(mcp.Cursor), With: theirs})
 }
 
-// notified handles a notification of the client. The client's roots and what a
-// vendor has to say are for the server, which is all clients' the same.
+// notified handles a notification of the client. Changes of roots and vendor notifications go to the server, which
+// all clients share.
 func (m *member) notified(msg *jsonrpc.Message, _ *peer.Call) {
 	switch {
-	case msg.Method == mcp.MethodCancelled: // of what is not open
+	case msg.Method == mcp.MethodCancelled: // of a request that is not open
 		return
 	case m.s.modern != nil:
-	case msg.Method == mcp.MethodInitialized, // the server had ours
-		msg.Method == mcp.MethodProgress,   // on what was not asked
-		msg.Method == mcp.MethodTaskStatus, // no client was said to have tasks
+	case msg.Method == mcp.MethodInitialized, // we have sent our own
+		msg.Method == mcp.MethodProgress,   // of no open request
+		msg.Method == mcp.MethodTaskStatus, // the server was told that clients have no tasks
 		m.checkMeta(mcp.Read(msg)) != nil:
 		return
 	}

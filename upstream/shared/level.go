@@ -7,31 +7,31 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A level is the log level of a shared server: the most verbose that any client
-// wants. Guarded by session.mu.
+// A level is the log level of a shared server: the most verbose one that any client wants. The session's lock
+// guards it.
 type level struct {
-	ask func(wanted int) // has the server asked for a level; then answered is called. Static
+	ask func(wanted int) // asks the server for a level, and calls answered with the answer. Static
 
-	ready   bool                            // the server can be asked
+	ready   bool                            // the server has answered initialize
 	offered bool                            // it declares logging
-	wanted  bool                            // a client has said what it wants; until then the server is not told
-	current int                             // that the server has accepted; zero for its own choice
-	asking  bool                            // it is asked, and has not answered
+	wanted  bool                            // a client has set a level; before, the server keeps its own
+	current int                             // the level that the server has accepted; zero for its own
+	asking  bool                            // a request to the server is not answered
 	waiting []func(answer *jsonrpc.Message) // clients whose setLevel is not answered
-	wanting [9]int                          // clients that have said hello, by what they want: nobody counts thousands each time one comes
+	wanting [9]int                          // number of initialized clients by the level that they want
 }
 
-// count adds n clients that want to hear from a level on.
+// count adds n clients that want messages from a level on.
 func (l *level) count(from, n int) { l.wanting[from] += n }
 
-// wait has a client's setLevel be answered when the server is at the level that is wanted.
+// wait calls answered when the server has accepted the wanted level, or has refused it.
 func (l *level) wait(answered func(*jsonrpc.Message)) {
 	l.wanted = true
 	l.waiting = append(l.waiting, answered)
 }
 
-// bring brings the server to the level that is wanted now, and answers who
-// waited for it. It is called whenever a client says what it wants, comes or goes.
+// bring asks the server for the wanted level if it differs from the current one, and answers waiting clients if it
+// does not. It is called when a client comes, leaves or sets its level.
 func (l *level) bring() {
 	want := l.current
 	if most := l.mostVerbose(); l.wanted && most != 0 {
@@ -49,8 +49,7 @@ func (l *level) bring() {
 	}
 }
 
-// mostVerbose returns what the server must say so that each client hears what it wants;
-// zero without clients.
+// mostVerbose returns the most verbose level that any client wants; zero without clients.
 func (l *level) mostVerbose() int {
 	for wanted, n := range l.wanting {
 		if n > 0 {
@@ -60,8 +59,7 @@ func (l *level) mostVerbose() int {
 	return 0
 }
 
-// answered handles the server's answer. An error is that of all who waited; the next to say
-// something asks again.
+// answered handles the server's answer. An error fails all waiting clients; the next setLevel asks again.
 func (l *level) answered(asked int, m *jsonrpc.Message) {
 	l.asking = false
 	if m.Error != nil {
@@ -72,7 +70,7 @@ func (l *level) answered(asked int, m *jsonrpc.Message) {
 	l.bring()
 }
 
-// answer answers all that wait for a level.
+// answer answers all waiting clients.
 func (l *level) answer(m *jsonrpc.Message) {
 	waiting := l.waiting
 	l.waiting = nil
@@ -81,10 +79,10 @@ func (l *level) answer(m *jsonrpc.Message) {
 	}
 }
 
-// infoLevel is what a client hears that did not say what it wants to hear.
+// infoLevel is the level of clients that set none.
 var infoLevel = mcp.ReadLevel([]byte(`"info"`))
 
-// levelIn returns the level of logging/setLevel or of a log message; zero if it has none.
+// levelIn returns the level in logging/setLevel or in a log message; zero if there is none.
 func levelIn(notes *mcp.Notes) int {
 	if notes.Err(mcp.Key) != nil {
 		return 0
@@ -92,8 +90,8 @@ func levelIn(notes *mcp.Notes) int {
 	return mcp.ReadLevel(notes.Raw(mcp.Key))
 }
 
-// levelOf returns the level that a request asks for. What is none is the server's to
-// refuse; until then it may log anything.
+// levelOf returns the level that a request asks for. An invalid level is left to the server to refuse, and until
+// then counts as the most verbose.
 func levelOf(raw json.RawMessage) int {
 	if raw == nil || string(raw) == "null" {
 		return 0
@@ -101,6 +99,6 @@ func levelOf(raw json.RawMessage) int {
 	return max(1, mcp.ReadLevel(raw))
 }
 
-// wants reports whether somebody who wants to hear from a level on, if not zero, wants to
-// hear a message of a level. One that is of none may be of any.
+// wants reports whether a client that wants messages from a level on (zero: none) wants one of a level. A message
+// without a valid level may be of any.
 func wants(level, from int) bool { return from != 0 && (level == 0 || level >= from) }

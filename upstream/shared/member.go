@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	// maxOut bounds the messages that a client has not read yet, beside their
-	// bytes, two of the largest messages. A client that lets more come together loses
-	// its stream, since the server must not wait for it and what is lost could not
-	// be told.
+	// maxOut bounds the messages that wait for a client to read them. Their bytes are bounded
+	// to two of the largest messages. A slower client loses its stream, since the server must
+	// not wait for it, and dropped messages could not be reported.
 	maxOut = 8192
 
 	// flushTime is how long a client may take to read what the server had said
@@ -29,12 +28,11 @@ const (
 	// maxMemberCalls bounds the calls of one client. Those beyond are refused.
 	maxMemberCalls = 4096
 
-	// What one client may have waiting for the server; then its stream is read
-	// no further until there is room, and the client's writes stall like those
-	// on a server of its own. Others have room of their own, so that they wait
-	// behind that much of it at the most. A cancellation needs no room, but
-	// behind a request that waits it is not read yet: a server that does not
-	// read at all ends by its write timeout, and with it all that waits.
+	// These bound what one client may have queued for the server. When the queue is full the
+	// client's stream is not read, so that its writes block as they would with a server of its
+	// own. Each client has its own room, so that the others wait behind this much at most. A
+	// cancellation needs no room, but is not read while a request before it waits. A server
+	// that reads nothing is ended by its write timeout.
 	memberQueue      = 256
 	memberQueueBytes = 4 << 20
 )
@@ -46,29 +44,29 @@ type member struct {
 	// Static after join.
 	c      jsonrpc.Conn
 	log    *slog.Logger
-	holder mcp.Holder // of the key that the stream has
+	holder mcp.Holder // derived from the key of the stream
 	s      *sharedSession
 	peer   *peer.Peer
-	ctx    context.Context // done: the stream ends, with its cause
+	ctx    context.Context // done with the cause when the stream ends
 	end    context.CancelCauseFunc
 	room   jsonrpc.Room                             // in the server's queue
-	slow   func(end *jsonrpc.ClosedError, open int) // as [Servers.Slow]; nil for nobody
+	slow   func(end *jsonrpc.ClosedError, open int) // see [Servers.Slow]; may be nil
 
-	sent atomic.Bool // a call of its was with the server
-	used atomic.Bool // it is counted among session.users
+	sent atomic.Bool // the server got one of its calls
+	used atomic.Bool // it is in session.users
 
 	// Guarded by session.mu.
 	can     mcp.Abilities
-	hello   *peer.Request // its initialize, from then on
-	ready   bool          // which was answered: now it hears of what goes to all
+	hello   *peer.Request // its initialize request; nil before
+	ready   bool          // initialize was answered: broadcasts are delivered from now on
 	gone    bool          // it has left
-	level   int           // wanted; zero if the client did not say
-	waiting int           // requests that wait here for their turn, cancelled ones too, so that they are bounded
-	gaveUp  time.Time     // when it gave up something last
+	level   int           // log level that it has set; zero for none
+	waiting int           // requests that wait here, including cancelled ones
+	gaveUp  time.Time     // when it last abandoned a call
 }
 
-// A queuedRequest is a request of a client that waits here for its turn. The zero queuedRequest is
-// nobody's.
+// A queuedRequest is a client's request that waits for an answer of the server. The zero value belongs to no
+// client.
 type queuedRequest struct {
 	m *member
 	r *peer.Request
@@ -85,7 +83,7 @@ func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger
 	return m
 }
 
-// serve runs a member that has joined to its end.
+// serve runs a member that has joined a session until its stream ends.
 func (m *member) serve(ctx context.Context) error {
 	defer m.end(nil)
 	stop := func(cause error) {
@@ -101,12 +99,12 @@ func (m *member) serve(ctx context.Context) error {
 	return err
 }
 
-// tooSlow ends a client that does not read.
+// tooSlow ends the stream of a client that does not read.
 func (m *member) tooSlow(*jsonrpc.Message) {
 	m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowMember, Delivered: true, Event: jsonrpc.NewEvent()})
 }
 
-// tell writes the one log line of an end.
+// tell logs the end of the stream, in one line.
 func (m *member) tell(err error, open int) {
 	log := m.log.With("cause", jsonrpc.CauseOf(err), "in_flight", open)
 	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
@@ -128,7 +126,7 @@ func (m *member) wasSent() bool {
 	return m.sent.Load() || slices.ContainsFunc(m.s.atServer(), func(c *memberCall) bool { return c.member == m })
 }
 
-// uses notes that the server is about to be told something of the client's.
+// uses records that the server is about to receive data of the client.
 func (m *member) uses() {
 	if m.used.Load() { // as of nearly each request
 		return
@@ -139,12 +137,11 @@ func (m *member) uses() {
 	m.used.Store(true)
 }
 
-// put sends a message to the client. m must be nobody else's.
+// put sends a message to the client. The member takes ownership of msg.
 func (m *member) put(msg *jsonrpc.Message) { m.peer.Send(msg) }
 
-// refuses returns why a client cannot be asked this; nil if it can. The server
-// was told that it may ask everything of everybody, so that what a client would
-// not understand must end here.
+// refuses returns the reason why a client cannot be asked this; nil if it can. The server was told that clients
+// support everything, so that unsupported requests must be refused here.
 func (m *member) refuses(method string, params json.RawMessage) *jsonrpc.Error {
 	switch method {
 	case mcp.MethodTasksGet, mcp.MethodTasksResult, mcp.MethodTasksCancel, mcp.MethodTasksList:
@@ -153,10 +150,10 @@ func (m *member) refuses(method string, params json.RawMessage) *jsonrpc.Error {
 	return m.can.Refuses(method, params)
 }
 
-// wantsLocked returns the log level from which on the client wants to hear.
+// wantsLocked returns the lowest log level that the client wants.
 func (m *member) wantsLocked() int { return cmp.Or(m.level, infoLevel) }
 
-// countLocked adds n to those who want to hear what m does, once m has said hello.
+// countLocked adds n to the number of clients that want m's log level, once m has sent initialize.
 func (m *member) countLocked(n int) {
 	if m.hello != nil {
 		m.s.level.count(m.wantsLocked(), n)

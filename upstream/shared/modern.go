@@ -12,36 +12,33 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
-// modernIdle is how long a server of the modern era stays without a stream. Nothing
-// is lost with it: it has no sessions.
+// modernIdle is how long a modern server runs without a stream. Ending it loses nothing, since it has no sessions.
 const modernIdle = time.Minute
 
 // ErrTried is the end of a server that has not said that it speaks the era.
 var ErrTried = errors.New("it does not speak this era")
 
-// A modernServer is what a session has besides in the modern era, in which all
-// streams of an upstream have one process or WebSocket, whoever they are: nothing
-// there belongs to a connection, but for the requests in flight.
+// A modernServer is the additional state of a session in the modern era. All streams of an upstream share one
+// process or WebSocket there, whoever their clients are: only requests in flight belong to a connection.
 //
-// Its first call is server/discover, as initialize is in the legacy era: what has
-// to be sent waits until it is answered, so that a server which fails to start has
-// received nothing. On trial, that is when it is not known whether the server
-// speaks the era at all, the answer decides (era_probe.go).
+// The first call is server/discover. As with initialize in the legacy era, other messages wait for its answer, so
+// that a server which fails to start has received nothing. A server is on trial while it is not known whether it
+// speaks the modern era; the answer decides.
 type modernServer struct {
 	// Static after construction.
-	pinned  bool   // whatever answers is of this era
-	misread func() // what was learned of the upstream's era is wrong
+	pinned  bool   // configured as modern, whatever it answers
+	misread func() // called if the upstream turns out not to be modern
 
-	trial   atomic.Bool   // until it is decided, if it was ever in question
-	decided chan struct{} // closed with the fields below set; only of a trial
+	trial   atomic.Bool   // the era is not known yet
+	decided chan struct{} // closed when the fields below are set; of a trial alone
 	modern  bool
-	told    bool  // by an answer
-	err     error // it could not be told
+	told    bool  // an answer decided it
+	err     error // why it was not decided
 
 	// Guarded by session.mu.
-	silence *timers.Timer // until server/discover is answered on trial; else nil
-	idle    *timers.Timer // while there is no member
-	retired bool          // no more members: it ends
+	silence *timers.Timer // runs until server/discover is answered on trial
+	idle    *timers.Timer // runs while there is no member
+	retired bool          // accepts no more members, and ends
 }
 
 func newModernServer(up Upstream, trial bool) *modernServer {
@@ -50,7 +47,7 @@ func newModernServer(up Upstream, trial bool) *modernServer {
 	return m
 }
 
-// stopIdleLocked, with a legacy session too, forgets that it was without members.
+// stopIdleLocked stops the idle timer, if there is one.
 func (s *sharedSession) stopIdleLocked() {
 	if s.modern != nil {
 		s.modern.idle.Stop()
@@ -58,7 +55,7 @@ func (s *sharedSession) stopIdleLocked() {
 	}
 }
 
-// idleLocked lets a modern server end when it stays without members.
+// idleLocked starts the idle timer of a modern server without members.
 func (s *sharedSession) idleLocked() {
 	if s.modern == nil || s.over || s.welcome == nil || len(s.members) > 0 {
 		return
@@ -83,14 +80,13 @@ func (s *sharedSession) endIdle() {
 	}
 }
 
-// retireLocked ends the session; whoever comes next gets another.
+// retireLocked ends the session. The next client gets a new one.
 func (s *sharedSession) retireLocked(cause string) {
 	s.modern.retired = true
 	s.stopLocked(cause)
 }
 
-// forwardModern passes on a request of a modern client. All of them go to the server:
-// what it does not know it refuses itself.
+// forwardModern forwards a request of a modern client. The server itself refuses unknown methods.
 func (m *member) forwardModern(r *peer.Request, notes *mcp.Notes) {
 	if err := notes.Err(mcp.InMeta, mcp.Token, mcp.LogLevel); err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
@@ -103,12 +99,11 @@ func (m *member) forwardModern(r *peer.Request, notes *mcp.Notes) {
 	m.pass(r, c, notes)
 }
 
-// notifiedModern handles a notification of a modern server. It has an owner, by the
-// token, by the subscription, or by being the only one that it can be for; what has
-// none goes to nobody (2026-07-28 basic/patterns).
+// notifiedModern routes a notification of a modern server to its owner: by progress token, by subscription id, or
+// because only one client is possible. Others are dropped (2026-07-28 basic/patterns).
 func (s *sharedSession) notifiedModern(m *jsonrpc.Message) {
 	switch m.Method {
-	case mcp.MethodProgress: // of what is over
+	case mcp.MethodProgress: // of a call that has ended
 	case mcp.MethodCancelled:
 		s.listenCancelled(m)
 	case mcp.MethodLog:
@@ -118,7 +113,7 @@ func (s *sharedSession) notifiedModern(m *jsonrpc.Message) {
 	}
 }
 
-// listened passes a frame of a listen on to whose it is.
+// listened passes a notification of a subscription to the client that listens.
 func (s *sharedSession) listened(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	if c := s.listenOf(notes, mcp.Subscription); c != nil {
@@ -127,7 +122,7 @@ func (s *sharedSession) listened(m *jsonrpc.Message) {
 	}
 }
 
-// listenOf returns the listen whose id with the server a notification has; nil for none.
+// listenOf returns the subscriptions/listen call that a notification names; nil if there is none.
 func (s *sharedSession) listenOf(notes *mcp.Notes, in mcp.Member) *memberCall {
 	id, ok := notes.ID(in)
 	if c := s.server.Call(id); ok && c != nil && callOf(c).listens && c.Sent() {
@@ -136,9 +131,9 @@ func (s *sharedSession) listenOf(notes *mcp.Notes, in mcp.Member) *memberCall {
 	return nil
 }
 
-// listenCancelled makes of the server's cancellation of a listen what ends it
-// gracefully: cancellation says that a server MUST send the one, subscriptions that
-// it SHOULD send the other (2026-07-28 basic/patterns). It may cancel nothing else.
+// listenCancelled ends a subscription gracefully when the server cancels it: a server MUST send a cancellation
+// according to cancellation, and SHOULD send a result according to subscriptions (2026-07-28 basic/patterns). A
+// server may cancel nothing else.
 func (s *sharedSession) listenCancelled(m *jsonrpc.Message) {
 	if c := s.listenOf(mcp.Read(m), mcp.Key); c != nil && c.Take() {
 		c.member.sent.Store(true)
@@ -146,15 +141,14 @@ func (s *sharedSession) listenCancelled(m *jsonrpc.Message) {
 	}
 }
 
-// listenResult returns an answer with the client's own id of the subscription.
+// listenResult returns an answer with the client's own subscription id.
 func listenResult(c *memberCall, m *jsonrpc.Message) *jsonrpc.Message {
 	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.request.ID.Raw()})
 	return &jsonrpc.Message{Result: result, Extra: m.Extra}
 }
 
-// logged passes a log message of a modern server on to whose it is. It belongs to a
-// request, and names none. If it can be of one client alone, the newest of its calls that
-// asked for such messages has it; else nobody has.
+// logged routes a log message of a modern server. It belongs to a request, but does not name it. If only one
+// client is possible, its newest call that asked for log messages gets it; otherwise it is dropped.
 func (s *sharedSession) logged(m *jsonrpc.Message) {
 	level := levelIn(mcp.Read(m))
 	s.mu.Lock()
@@ -172,12 +166,11 @@ func (s *sharedSession) logged(m *jsonrpc.Message) {
 	}
 }
 
-// callsOfOneLocked returns the calls at the server, the oldest first, if the server can log
-// for nobody but the one client that has made them; nil if it can. Servers log unasked, and
-// late, so that it does not matter who asked for log messages, and whoever has given up a
-// call or was given a task may still be meant. Clients of another principal may be meant
-// because of a subscription, too, and at any time after they have given up; other clients of
-// the same principal, who may know what it knows, for peer.Lingering after a call.
+// callsOfOneLocked returns the calls at the server, oldest first, if a log message can only concern the client
+// that made them; otherwise nil. Servers log unasked and late. So any call counts, whether or not it asked for log
+// messages, and so do abandoned calls and tasks. Clients of other principals also count because of a subscription,
+// and for ever after they have abandoned a call; other clients of the same principal count for peer.Lingering
+// after a call.
 func (s *sharedSession) callsOfOneLocked() []*memberCall {
 	meant := s.gaveUp
 	var calls []*memberCall
@@ -203,8 +196,8 @@ func (s *sharedSession) callsOfOneLocked() []*memberCall {
 	return calls
 }
 
-// probeTime is how long a process may be silent when it is asked whether it speaks
-// modern. Then it does not, or is slow to start.
+// probeTime is how long a process may be silent when it is asked whether it speaks modern. After that it is a
+// legacy server, or slow to start.
 const probeTime = 5 * time.Second
 
 // discover makes the first call of the modern era.
@@ -216,9 +209,8 @@ func (s *sharedSession) discover() {
 	}
 }
 
-// insist asks a silent process what every legacy server answers: one that does not
-// know server/discover may not answer that at all, and one that is slow to start
-// has not read it yet, and will answer it first. StartTimeout ends the wait.
+// insist sends initialize to a silent process. A legacy server may not answer server/discover, but answers
+// initialize. A slow modern server answers server/discover first. StartTimeout bounds the wait.
 func (s *sharedSession) insist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,13 +224,13 @@ func (s *sharedSession) insist() {
 	})
 }
 
-// discovered handles the answer to the first call.
+// discovered handles the answer to server/discover.
 func (s *sharedSession) discovered(answer *jsonrpc.Message) {
 	m := s.modern
 	switch {
 	case !m.pinned && !mcp.DiscoversModern(answer) && m.trial.Load():
 		s.decide(false, true, nil)
-	case !m.pinned && !mcp.DiscoversModern(answer): // it was another when this was learned
+	case !m.pinned && !mcp.DiscoversModern(answer): // the upstream was replaced since its era was learned
 		m.misread()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -257,8 +249,7 @@ func (s *sharedSession) discovered(answer *jsonrpc.Message) {
 	}
 }
 
-// decide ends a trial; the first decision counts. A server that is not modern, or
-// does not say so, is thrown away.
+// decide ends a trial. The first decision counts. A server that is not known to be modern is stopped.
 func (s *sharedSession) decide(modern, told bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,8 +267,8 @@ func (s *sharedSession) decide(modern, told bool, err error) {
 	close(m.decided)
 }
 
-// modernEnded draws conclusions from the end of the session: a server on trial that
-// exits is not modern, and one that was believed to be is not any more.
+// modernEnded evaluates the end of the session: a server on trial that exits is not modern, and a server that was
+// believed to be modern may have been replaced.
 func (s *sharedSession) modernEnded(err error) {
 	s.mu.Lock()
 	stale := s.welcome == nil && !s.modern.pinned && s.cause == "" && !s.modern.trial.Load()

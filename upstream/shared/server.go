@@ -12,12 +12,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// maxAsked bounds the server requests that one client has open. Those beyond are refused.
+// maxAsked bounds the server requests that one client has open. Further ones are refused.
 const maxAsked = 1024
 
-// asked hands a request of the server to the one client that it belongs to. If that cannot
-// be told it is refused, never guessed: it would show one client's affairs to another, and
-// the answer likewise.
+// asked passes a request of the server to the client that it belongs to. If that is not certain the request is
+// refused, since a guess could show one client's data to another.
 func (s *sharedSession) asked(r *peer.Request) {
 	if r.Method == mcp.MethodPing {
 		r.RespondIfRoom(&jsonrpc.Message{Result: noResult})
@@ -55,14 +54,14 @@ func (s *sharedSession) asked(r *peer.Request) {
 	}
 }
 
-// asked returns how many requests of the server the client has not answered.
+// asked returns the number of server requests that the client has not answered.
 func (m *member) asked() int {
 	calls, _ := m.peer.Open()
 	return calls
 }
 
-// askClientLocked passes a request of the server on, under an id of the client's stream.
-// The client's own request of is what it is shown as part of.
+// askClientLocked passes a request of the server to the client, under an id of the client's stream and related to
+// the client's own request of.
 func (s *sharedSession) askClientLocked(m *member, r *peer.Request, notes *mcp.Notes, of jsonrpc.ID) {
 	c := m.peer.NewCall(r.Method)
 	c.Related = of
@@ -83,19 +82,19 @@ func (s *sharedSession) askClientLocked(m *member, r *peer.Request, notes *mcp.N
 	}
 }
 
-// answered hands the client's answer to the server.
+// answered passes the client's answer to the server.
 func (m *member) answered(r *peer.Request, answer *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil || m.s.server.WaitIn(m.ctx, &m.room) != nil {
 		r.Refuse(peer.ErrClientGone)
 		return
 	}
-	if jsonrpc.IsClosed(answer.Error) { // the proxy's, whose client can answer no more
+	if jsonrpc.IsClosed(answer.Error) { // from the proxy: its client is gone
 		r.Mark()
 	}
 	r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
 }
 
-// progress passes the client's progress on what it was asked to the server.
+// progress passes the client's progress on a server request to the server.
 func (m *member) progress(p *jsonrpc.Message, at jsonrpc.Span, token json.RawMessage) {
 	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
 		params := jsonrpc.Replace(p.Params, jsonrpc.Edit{Span: at, With: token})
@@ -103,10 +102,9 @@ func (m *member) progress(p *jsonrpc.Message, at jsonrpc.Span, token json.RawMes
 	}
 }
 
-// ownerLocked returns the client that a message of the server belongs to by what
-// the message says itself, and a request of that client for it. It reports whether
-// the message says anything; then the client is nil if the call or the task is
-// over, or if the two are not the same client's. of is the call that related names.
+// ownerLocked returns the client that a message of the server names as its owner, by its related request or task,
+// and a request of that client. said reports whether the message names any; m is nil then if the call or the task
+// has ended, or if the two belong to different clients. of is the call that related names.
 func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task string) (m *member, id jsonrpc.ID, said bool) {
 	if related.IsZero() && task == "" {
 		return nil, id, false
@@ -115,7 +113,7 @@ func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task stri
 		switch {
 		case of == nil:
 			return nil, id, true
-		case callOf(of).member == nil, !callOf(of).ofClient() && task != "": // about the server itself
+		case callOf(of).member == nil, !callOf(of).ofClient() && task != "": // a call of our own
 			return nil, id, false
 		}
 		c := callOf(of)
@@ -137,16 +135,16 @@ func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task stri
 	return m, id, true
 }
 
-// onlyCallerLocked returns the only client with a call at the server, and its newest
-// request; nil if what the server says could be another's: because of a call, one that was
-// given up of late, or a task, though what is about a task should say so.
+// onlyCallerLocked returns the only client with a call at the server, and its newest request. It returns nil if a
+// message could also concern another client: because of a call, a call abandoned recently, or a task, although
+// messages about tasks should name them.
 func (s *sharedSession) onlyCallerLocked() (only *member, id jsonrpc.ID) {
 	for _, c := range s.atServer() {
 		switch {
 		case c.quiet:
 		case c.member.gone, only != nil && only != c.member:
 			return nil, id
-		default: // also what is being cancelled at this moment
+		default: // including calls that are being cancelled
 			only = c.member
 		}
 	}
@@ -165,8 +163,8 @@ func (s *sharedSession) onlyCallerLocked() (only *member, id jsonrpc.ID) {
 	return only, id
 }
 
-// othersGaveUpLocked reports whether another client than m has given up something of late:
-// one of the same principal within a time, one of another within peer.FadeFor.
+// othersGaveUpLocked reports whether another client than m has recently abandoned a call: a client of the same
+// principal within the time same, others within peer.FadeFor.
 func (s *sharedSession) othersGaveUpLocked(m *member, same time.Duration) bool {
 	late := func(who string, at time.Time) bool {
 		within := peer.FadeFor
@@ -193,7 +191,7 @@ func (s *sharedSession) busyLocked() bool {
 	return slices.ContainsFunc(s.atServer(), func(c *memberCall) bool { return !c.quiet && !c.member.gone })
 }
 
-// atServer returns the calls of clients that were sent, the oldest first.
+// atServer returns the clients' calls that were sent, oldest first.
 func (s *sharedSession) atServer() (sent []*memberCall) {
 	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner != nil }) {
 		if c.Sent() {
@@ -203,8 +201,8 @@ func (s *sharedSession) atServer() (sent []*memberCall) {
 	return sent
 }
 
-// newest returns the newest request of m at the server, one that works if there
-// is any; zero for none.
+// newest returns the id of m's newest request at the server, preferably one that the server works on; zero for
+// none.
 func (m *member) newest() (id jsonrpc.ID) {
 	works := false
 	for _, c := range m.s.atServer() {
@@ -223,16 +221,16 @@ func rootsResult(roots []string) json.RawMessage {
 	return slices.Concat([]byte(`{"roots":[`), bytes.Join(list, []byte{','}), []byte(`]}`))
 }
 
-// notified handles a notification of the server. of is the call that it says it belongs to.
+// notified handles a notification of the server. of is the call that it names.
 func (s *sharedSession) notified(m *jsonrpc.Message, of *peer.Call) {
 	if s.modern != nil {
 		s.notifiedModern(m)
 		return
 	}
 	switch m.Method {
-	case mcp.MethodProgress: // of what is no call any more
+	case mcp.MethodProgress: // of a call that has ended
 		s.taskProgress(m)
-	case mcp.MethodCancelled: // of what is over
+	case mcp.MethodCancelled: // of a request that has ended
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
 		s.listChanged(m)
 	case mcp.MethodResourceUpdated:
@@ -246,16 +244,15 @@ func (s *sharedSession) notified(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// hearLocked passes a notification on as it is, unless the client has not heard
-// yet that the server is there.
+// hearLocked passes a notification to the client, unless its initialize is not answered yet.
 func (m *member) hearLocked(n *jsonrpc.Message, related jsonrpc.ID) {
 	if m.ready {
 		m.put(&jsonrpc.Message{Method: n.Method, Params: n.Params, Extra: n.Extra, Related: related})
 	}
 }
 
-// listChanged tells all clients that a list has changed. It need not say more, and what it
-// says besides may be about one of them.
+// listChanged notifies all clients that a list has changed. The params may concern one client, and are left out if
+// there are several principals.
 func (s *sharedSession) listChanged(m *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,8 +265,8 @@ func (s *sharedSession) listChanged(m *jsonrpc.Message) {
 	}
 }
 
-// updated tells those who subscribed to that very URI. To a server it may be a part
-// of what somebody subscribed to, but of whose it cannot say.
+// updated notifies the clients that subscribed to exactly this URI. For a URI below a subscribed one the owner is
+// not certain.
 func (s *sharedSession) updated(m *jsonrpc.Message) {
 	uri, ok := mcp.KeyOf(m)
 	s.mu.Lock()
@@ -281,7 +278,7 @@ func (s *sharedSession) updated(m *jsonrpc.Message) {
 	}
 }
 
-// elicitationDone tells who was given the elicitation.
+// elicitationDone notifies the client that was given the elicitation.
 func (s *sharedSession) elicitationDone(m *jsonrpc.Message) {
 	id, ok := mcp.KeyOf(m)
 	s.mu.Lock()
@@ -291,9 +288,9 @@ func (s *sharedSession) elicitationDone(m *jsonrpc.Message) {
 	}
 }
 
-// otherNotified handles log messages and what only a vendor knows. With a call or a task it is that
-// client's. Without one it may have in it what any client has ever told this server, so
-// that it is for the clients of the one principal that has told it anything.
+// otherNotified handles log messages and vendor notifications. If one names a call or a task, it goes to its
+// client. Otherwise it may contain anything that the server was ever told, and goes only to the clients of a
+// principal that alone has told it anything.
 func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	notes := mcp.Read(m)
 	task, err := relatedTask(notes)
@@ -308,7 +305,7 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	switch {
 	case owner != nil:
 		owner.hearSaidLocked(m, id, logs, level)
-	case said: // of what is over
+	case said: // of a call or a task that has ended
 	case s.users.several:
 		s.dropLocked(m)
 	default:
@@ -320,22 +317,20 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// dropLocked counts a message that could be for any of several clients.
+// dropLocked counts a message that could concern any of several clients.
 func (s *sharedSession) dropLocked(m *jsonrpc.Message) {
 	s.dropped++
 	s.log.Debug("message dropped: it could be for any of several clients", "method", m.Method)
 }
 
-// hearSaidLocked passes on what the server has said, but for log messages that the
-// client does not want.
+// hearSaidLocked passes on a message of the server, except for log messages below the client's level.
 func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, level int) {
 	if !logs || level >= m.wantsLocked() {
 		m.hearLocked(n, id)
 	}
 }
 
-// taskProgress passes progress on a task on, under the client's own token, until it has
-// ended.
+// taskProgress passes progress of a task to its client under the client's own token, until the task ends.
 func (s *sharedSession) taskProgress(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	id, _ := notes.ID(mcp.Key)
@@ -348,7 +343,7 @@ func (s *sharedSession) taskProgress(m *jsonrpc.Message) {
 	}
 }
 
-// taskStatus passes a word on a task on to its owner.
+// taskStatus passes the status of a task to its owner.
 func (s *sharedSession) taskStatus(m *jsonrpc.Message, of *peer.Call) {
 	_, id, ended := readTask(m.Params)
 	if id == "" {

@@ -15,73 +15,68 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
-// An Upstream is what there is to know of a server that many streams share.
+// An Upstream describes a server that many streams share.
 type Upstream struct {
 	Name  string
 	Roots []string // answer roots/list outside of any call; nil refuses it
 
-	// Serve starts a server of an era for the one stream c, and owns c. It returns
-	// when nothing is left of the server. Recv of the other end says how it ended: with
-	// an error that is [ErrTried] if onTrial was true until then, as nobody knew whether
-	// the server speaks the era.
+	// Serve starts a server of an era for the stream c, and owns c. It returns when
+	// nothing is left of the server. Recv of the other end returns the cause of the end: an
+	// error that is [ErrTried] if onTrial, which reports whether the era is not known yet,
+	// was true until then.
 	Serve func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error
 
-	Modern  bool   // it surely speaks the modern era, whatever it answers
-	Misread func() // it was believed to speak the modern era, and does not
+	Modern  bool   // configured as modern, whatever it answers
+	Misread func() // called if it turns out not to speak the modern era
 }
 
-// maxReplies bounds the answers of this side that wait for a server which asks what
-// cannot be asked and does not read. Those beyond are not sent.
+// maxReplies bounds our refusals that wait for a server which does not read. Further ones are dropped.
 const maxReplies = 1024
 
-// A sharedSession is one session with a server that many clients share, its members.
+// A sharedSession is one session with a server that many clients, its members, share.
 //
 //	stream ─► member.peer ─ requests ─► Forward ─► session.server ─► near ══ far ─► Serve
 //	stream ◄─ member.peer ◄─ Forward ◄─ requests ─ session.server ◄─ near ══ far ◄─ Serve
 //
-// The server's end of it, far, is a stream like any other. What is the server's alone
-// lives as long as that stream; with it all members end, and whoever comes next gets a
-// new session.
+// The server's end, far, is a stream as any other. When it ends all members end, and the next
+// client gets a new session.
 //
 // Invariants:
-//   - Everything that comes from the server has one owner, or goes to all because
-//     it has no content (list changes). What does not name its owner goes to nobody,
-//     unless it can be of one principal only: the server remembers what it was told,
-//     and may log it at any time.
-//   - The server's Recv waits for no client: one that lets too much come together is
-//     ended.
+//   - Each message of the server has one owner, or goes to all because it has no content (list
+//     changes). A message without an owner is dropped, unless only one principal is possible:
+//     the server remembers what it was told and may log it at any time.
+//   - Recv from the server never waits for a client. A client that reads too slowly is ended.
 //   - The lock is taken before that of a Peer, never while one is held.
 type sharedSession struct {
 	// Static after construction.
 	up        Upstream
 	log       *slog.Logger
 	ambiguous func(upstream string) // nil for none
-	forced    context.Context       // done: nothing waits any more
+	forced    context.Context       // done: no wait goes on
 	near      *jsonrpc.PipeConn
 	server    *peer.Peer
-	modern    *modernServer // what the modern era has besides; nil in the legacy one
+	modern    *modernServer // nil in the legacy era
 	timers    timers.Set
-	wg        sync.WaitGroup // for moments ambiguous
-	own       jsonrpc.Room   // of what this side has to say; without a bound
+	wg        sync.WaitGroup // calls of ambiguous
+	own       jsonrpc.Room   // of our own messages, unbounded
 
-	mu       sync.Mutex // guards the fields below, and those of the members that say so
+	mu       sync.Mutex // guards the fields below and the members' fields that say so
 	members  map[*member]struct{}
-	welcome  []byte // the result of the first call; nil before
+	welcome  []byte // result of initialize or server/discover; nil before
 	subs     mcp.Subscriptions[*member]
 	level    level
 	tasks    tasks[*member]
 	elicited elicitations[*member]
-	users    principals           // of whom the server was told anything since it started
-	gaveUp   principals           // of whom it may still be at something that nobody waits for
-	left     map[string]time.Time // when members that have left gave up something last, by principal, for peer.FadeFor
-	dropped  int                  // messages that could be for any of several clients
-	cause    string               // of an end that this side has begun; "" before
-	otherEra bool                 // that is since the server is of the other era
+	users    principals           // principals whose data the server has received
+	gaveUp   principals           // principals with abandoned calls that may still run
+	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor
+	dropped  int                  // messages that could concern any of several clients
+	cause    string               // of an end that this side began; "" before
+	otherEra bool                 // it ends since the server speaks the other era
 	over     bool
 }
 
-// afterWelcome is the class of all that waits until the server has answered the first
-// call.
+// afterWelcome is the class of messages that wait until the server has answered the first call.
 const afterWelcome jsonrpc.Class = 1
 
 func classOf(m *jsonrpc.Message) jsonrpc.Class {
@@ -112,9 +107,8 @@ func (s *sharedSession) run() {
 	s.timers.Wait()
 }
 
-// stop ends the session behind what is queued for the server. The server is then
-// stopped like that of any stream that was closed; the members end when near says
-// so, and by then the restart state is up to date.
+// stop ends the session after everything that is queued for the server. The server is stopped as that of any
+// closed stream. The members end when near does, and the restart state is up to date by then.
 func (s *sharedSession) stop(cause string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,8 +120,7 @@ func (s *sharedSession) stopLocked(cause string) {
 	s.server.HalfClose(&jsonrpc.ClosedError{Cause: s.cause})
 }
 
-// ended ends all members because the session has ended. They get first what waits for
-// them.
+// ended ends all members, after what is queued for them.
 func (s *sharedSession) ended(err error) {
 	if s.modern != nil {
 		s.modernEnded(err)
@@ -151,12 +144,10 @@ func (s *sharedSession) ended(err error) {
 	s.stopIdleLocked()
 }
 
-// tell sends a message that must not wait. There are no more of those than there are
-// calls and requests open.
+// tell sends a message without waiting. There are never more than open calls and requests.
 func (s *sharedSession) tell(m *jsonrpc.Message) { s.server.SendIn(&s.own, m) }
 
-// ask makes a call of this side, for a client's request or, if that is nil, of its own
-// accord. It waits for no room.
+// ask makes a call of our own, on behalf of a client's request if of has one. It does not wait for room.
 func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequest, then func(answer *jsonrpc.Message)) {
 	c := &memberCall{Call: s.server.NewCall(method), member: of.m, request: of.r}
 	c.Value, c.Room = c, &s.own
@@ -165,22 +156,22 @@ func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequ
 			then(answer)
 		}
 	}
-	if at := mcp.ReadParams(method, params).At(mcp.Token); !at.IsZero() { // a client's: it could be taken for one of ours
+	if at := mcp.ReadParams(method, params).At(mcp.Token); !at.IsZero() { // a client's token could equal one of ours
 		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
 	}
-	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session is over, so is everybody who waits
+	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session has ended, so have all waiting requests
 }
 
-// initialize makes the first call of a legacy session. What is declared is all that any
-// client could do; [member.refuses] knows what each can. Tasks are not declared: a server
-// could then not be told apart from the client that asks about another's.
+// initialize makes the first call of a legacy session. It declares everything that any client may support;
+// [member.refuses] checks each client. Tasks are not declared: a
+// request of the server about one could not be attributed to a client.
 func (s *sharedSession) initialize(then func(answer *jsonrpc.Message)) {
 	const all = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 	s.ask(mcp.MethodInitialize, mcp.InitializeParams([]byte(all), nil), queuedRequest{}, then)
 }
 
-// initialized handles the server's answer to initialize. After a refusal nothing
-// can be asked of it: the session ends, and counts as a failed start.
+// initialized handles the answer to initialize. If the server refuses, the session ends and counts as a failed
+// start.
 func (s *sharedSession) initialized(answer *jsonrpc.Message) {
 	if len(answer.Result) == 0 || answer.Result[0] != '{' {
 		s.stop(jsonrpc.CauseRefused)
@@ -199,7 +190,7 @@ func (s *sharedSession) initialized(answer *jsonrpc.Message) {
 	s.level.bring()
 }
 
-// askLevel asks the server for a log level, because of the clients that have asked for one.
+// askLevel asks the server for the log level that clients want.
 func (s *sharedSession) askLevel(wanted int) {
 	for m := range s.members {
 		if m.level != 0 {
@@ -213,7 +204,7 @@ func (s *sharedSession) askLevel(wanted int) {
 	})
 }
 
-// greetLocked answers a client's initialize if it has come and can be answered.
+// greetLocked answers a client's initialize when both that and the server's answer have arrived.
 func (s *sharedSession) greetLocked(m *member) {
 	if m.hello != nil && s.welcome != nil && !m.ready {
 		m.hello.Respond(&jsonrpc.Message{Result: s.welcome})
@@ -234,9 +225,8 @@ func (s *sharedSession) join(m *member) bool {
 	return true
 }
 
-// leave clears up what m has open with a server that stays: one stimulus for each call. A
-// request gets the one error, which ends the calls that possibly wait for it; all others
-// are cancelled.
+// leave cleans up after m, while the server stays. Each open call gets one stimulus: the one error as the answer
+// to a server request, which ends the calls that may wait for it, and a cancellation otherwise.
 func (s *sharedSession) leave(m *member, end error) {
 	s.mu.Lock()
 	m.gone = true
@@ -246,7 +236,7 @@ func (s *sharedSession) leave(m *member, end error) {
 	}
 	s.leftLocked(m)
 	s.mu.Unlock()
-	m.peer.End(end) // what it was asked is refused, what it asked is cancelled: see member.answered, call.cancelled
+	m.peer.End(end) // refuses the server's requests and cancels the member's: see member.answered, memberCall.cancelled
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
@@ -255,7 +245,7 @@ func (s *sharedSession) leave(m *member, end error) {
 	s.idleLocked()
 }
 
-// forgetLocked lets go of what m has besides calls.
+// forgetLocked releases what m has besides calls.
 func (s *sharedSession) forgetLocked(m *member) {
 	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
 	if len(fading) > 0 {
@@ -270,11 +260,10 @@ func (s *sharedSession) forgetLocked(m *member) {
 	s.level.bring()
 }
 
-// gaveUpLocked notes that the server may still be at something of m's, for which nobody
-// waits.
+// gaveUpLocked records that the server may still work on an abandoned call of m.
 func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
 	s.gaveUp.add(m.holder.Who)
-	if c.listens { // which neither logs nor asks, unless by mistake
+	if c.listens { // servers neither log nor ask because of it
 		return
 	}
 	m.gaveUp = time.Now()
@@ -283,7 +272,7 @@ func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
 	}
 }
 
-// leftLocked remembers for a while what m, which has left, gave up last.
+// leftLocked remembers for peer.FadeFor when m, which has left, last abandoned a call.
 func (s *sharedSession) leftLocked(m *member) {
 	old := func(_ string, at time.Time) bool { return time.Since(at) >= peer.FadeFor }
 	maps.DeleteFunc(s.left, old)
@@ -295,7 +284,7 @@ func (s *sharedSession) leftLocked(m *member) {
 	}
 }
 
-// Principals are none, one, or several of whom nobody needs to know who they are.
+// Principals are none, one, or several. The several need not be known by name.
 type principals struct {
 	one     string // the first; "" for none
 	several bool
@@ -311,5 +300,5 @@ func (p *principals) add(who string) {
 	}
 }
 
-// others reports whether there is one besides who.
+// others reports whether there is another principal than who.
 func (p *principals) others(who string) bool { return p.several || p.one != "" && p.one != who }

@@ -11,25 +11,24 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Servers holds the servers that many streams share. Its fields must not change
-// once it serves.
+// Servers holds the servers that many streams share. Its fields must not change after the first Attach.
 type Servers struct {
 	Log        *slog.Logger // nil discards
 	MaxMessage int          // bytes of the largest message from a server
 
-	// Ambiguous is told that an upstream asked something and it could not be told
-	// of whom, since several clients have calls there. It may be nil.
+	// Ambiguous is called when a request of an upstream could belong to any of several clients.
+	// It may be nil.
 	Ambiguous func(upstream string)
 
-	// Slow is told that a client's stream has ended, with so many open calls, since the
-	// client did not read. It may be nil.
+	// Slow is called when a client's stream was ended, with open calls, since the client did not
+	// read. It may be nil.
 	Slow func(upstream, session string, end *jsonrpc.ClosedError, open int)
 
 	wg sync.WaitGroup // sessions and their servers, and Attach
 
 	mu      sync.Mutex                   // guards the fields below
-	open    map[sessionID]*sharedSession // one that has ended is replaced at the next need
-	stopped bool                         // no more are opened
+	open    map[sessionID]*sharedSession // a session that has ended is replaced by the next client
+	stopped bool                         // no more sessions are opened
 	forced  context.Context              // of all; nil before the first
 	force   context.CancelFunc
 }
@@ -40,8 +39,8 @@ type sessionID struct {
 	era      mcp.Era
 }
 
-// Attach serves one stream of a client on a server that it shares with others, which
-// stays when the stream is closed. It owns c. The log calls the stream by session.
+// Attach serves one stream of a client on a shared server. It owns c. The server stays when the stream ends.
+// session names the stream in the log.
 func (p *Servers) Attach(ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, context.Cause(ctx))
@@ -58,7 +57,7 @@ func (p *Servers) Attach(ctx context.Context, up Upstream, era mcp.Era, holder m
 	return m.serve(ctx)
 }
 
-// refuse ends a stream of which nothing was read.
+// refuse ends a stream without reading from it.
 func refuse(c jsonrpc.Conn, err error) error {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
@@ -66,9 +65,8 @@ func refuse(c jsonrpc.Conn, err error) error {
 	return end
 }
 
-// join makes m a member of the session with an upstream's server, and starts that if need
-// be: once, so that a start which fails at once is m's to hear of. It counts m in. It
-// reports false after Stop.
+// join makes m a member of the session with an upstream's server, and starts the server if necessary: once, so
+// that m gets the error of a start that fails at once. It adds one to p.wg. It reports false after Stop.
 func (p *Servers) join(up Upstream, era mcp.Era, m *member) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,8 +83,8 @@ func (p *Servers) join(up Upstream, era mcp.Era, m *member) bool {
 	return true
 }
 
-// newLocked makes the session with an upstream, to be started when it has its first
-// member. One on trial is there to find out whether its server speaks the era.
+// newLocked makes the session with an upstream. The caller adds the first member and then calls start. A session
+// on trial finds out whether the server speaks the era.
 func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSession, start func()) {
 	if p.open == nil {
 		p.open = make(map[sessionID]*sharedSession)
@@ -105,15 +103,13 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 	}
 	p.open[sessionID{up.Name, era}] = s
 	return s, func() {
-		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv says it, too
+		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv returns it, too
 		p.wg.Go(s.run)
 	}
 }
 
-// Try starts a server to find out whether it speaks modern. One that does is kept: it
-// is the modern server from then on. One that does not is thrown away, since some do
-// not survive a request before initialize. told is false if it gave no answer that
-// shows it.
+// Try starts a server to find out whether it speaks modern. A modern server is kept and used from then on. Others
+// are stopped, since some do not survive a request before initialize. told is false if no answer decided.
 func (p *Servers) Try(up Upstream) (modern, told bool, err error) {
 	p.mu.Lock()
 	if p.stopped {
@@ -127,8 +123,7 @@ func (p *Servers) Try(up Upstream) (modern, told bool, err error) {
 	return s.modern.modern, s.modern.told, s.modern.err
 }
 
-// End ends the sessions with some upstreams for a cause that clients hear. It does not
-// wait for that.
+// End ends the sessions with some upstreams for a cause, which their clients get. It does not wait.
 func (p *Servers) End(upstreams []string, cause string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,8 +134,7 @@ func (p *Servers) End(upstreams []string, cause string) {
 	}
 }
 
-// EndIdle ends the servers of the modern era that have no stream, as they do by
-// themselves when they are without any for a while.
+// EndIdle ends the modern servers without a stream before their idle time is over.
 func (p *Servers) EndIdle() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,8 +143,8 @@ func (p *Servers) EndIdle() {
 	}
 }
 
-// Unattributed returns how many messages of an upstream's server were dropped since it
-// started, because they could be for any of several clients.
+// Unattributed returns how many messages of an upstream's server were dropped since its start because they could
+// concern any of several clients.
 func (p *Servers) Unattributed(upstream string, era mcp.Era) int {
 	p.mu.Lock()
 	s := p.open[sessionID{upstream, era}]
@@ -163,18 +157,17 @@ func (p *Servers) Unattributed(upstream string, era mcp.Era) int {
 	return s.dropped
 }
 
-// Stop ends all sessions, as their servers wish and by force when ctx is done. It
-// returns when nothing is left of them and of their streams. No stream is attached any
-// more.
+// Stop ends all sessions: gracefully, and by force when ctx is done. It returns when all sessions and streams have
+// ended. Attach fails from then on.
 func (p *Servers) Stop(ctx context.Context) {
 	p.mu.Lock()
 	p.stopped = true
-	open, force := p.open, p.force // from here on as they are
+	open, force := p.open, p.force // neither changes from here on
 	p.mu.Unlock()
 	for _, s := range open {
 		s.stop(jsonrpc.CauseHostStopped)
 	}
-	if force != nil { // it reaches servers that have ended and are not gone yet, too
+	if force != nil { // also for servers that are still stopping
 		unhook := context.AfterFunc(ctx, force)
 		defer unhook()
 	}
