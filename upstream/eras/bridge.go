@@ -11,21 +11,21 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A Bridge lets modern clients use upstreams that speak legacy, and keeps what they need
-// of these between their requests. Its exported fields must not change once it serves.
+// A Bridge serves clients of one era on upstreams of the other. It keeps the legacy sessions that modern clients
+// need between their requests. Its exported fields must not change after the first call.
 type Bridge struct {
-	// Open returns a stream to an upstream, in an era that it speaks. It does not
-	// wait for the upstream to start; what goes wrong is the end of the stream, a
-	// [*jsonrpc.ClosedError]. An answer to initialize that is no result is followed by
-	// such an end. Whoever opens it closes it.
+	// Open returns a stream to an upstream in an era that it speaks, without waiting for
+	// the upstream to start. Every failure is the end of the stream, a
+	// [*jsonrpc.ClosedError]; a refused initialize is followed by such an end. The
+	// caller closes the stream.
 	Open func(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn
 
-	// Relates reports whether the Related of what a legacy upstream sends is
-	// certain, as it is over HTTP, and not a guess. Nil: of none.
+	// Relates reports whether the Related of a legacy upstream's messages is certain, as
+	// over HTTP, rather than a guess. Nil means that it is a guess for all.
 	Relates func(upstream string) bool
 
-	Idle       time.Duration // without use, of a session that is kept; zero means 5 min
-	SuspendFor time.Duration // for an answer to what a suspended call asks; zero means 10 min
+	Idle       time.Duration // how long an unused session is kept; zero means 5 min
+	SuspendFor time.Duration // how long a suspended call waits for its client; zero means 10 min
 
 	Log *slog.Logger // nil discards
 
@@ -48,7 +48,7 @@ func orElse(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// account returns the account of a key on an upstream, held; nil after Stop.
+// account returns the account of a key on an upstream with one more use; nil after Stop.
 func (b *Bridge) account(id accountID) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,7 +68,7 @@ func (b *Bridge) account(id accountID) *account {
 	return a
 }
 
-// begun prepares what accounts have in common.
+// begun sets what accounts have in common.
 func (b *Bridge) begun() {
 	var forced context.Context
 	forced, b.force = context.WithCancel(context.Background())
@@ -79,7 +79,7 @@ func (b *Bridge) begun() {
 	b.forget = func(id accountID) { delete(b.accounts, id) }
 }
 
-// each calls fn with all accounts, with the lock of each held.
+// each calls fn with each account, whose lock is held.
 func (b *Bridge) each(fn func(a *account)) {
 	b.mu.Lock()
 	all := slices.Collect(maps.Values(b.accounts))
@@ -91,30 +91,27 @@ func (b *Bridge) each(fn func(a *account)) {
 	}
 }
 
-// Stop ends what outlives the streams of modern clients: their listens with the
-// result of a graceful end, and the sessions by closing their
-// streams, so that each server ends as it wishes. When ctx is done it ends them by
-// force, also after it has returned: it does so when nothing is left here, and
-// servers may still take their leave, for which whoever opened the streams waits
-// (Host.Stop). Streams that are still served end on their own, and what they ask for
-// is refused.
+// Stop ends what outlives the streams of modern clients: their subscriptions with the result of a graceful end,
+// and the sessions by closing their streams, so that each server stops gracefully. When ctx is done, even after
+// Stop has returned, it stops the servers by force. Stop does not wait for the servers: the opener of the streams
+// does (Host.Stop). Client streams that are still served end on their own, and their requests are refused.
 func (b *Bridge) Stop(ctx context.Context) {
 	b.mu.Lock()
 	b.stopped = true
 	force := b.force
 	b.mu.Unlock()
 	if force == nil {
-		return // nobody was ever here
+		return // there was never an account
 	}
-	context.AfterFunc(ctx, force) // of servers that still take their leave, too
+	context.AfterFunc(ctx, force) // also for servers that are still stopping
 	b.timers.End()
 	b.each((*account).stopLocked)
 	b.wg.Wait()
 	b.timers.Wait()
 }
 
-// Forget ends all that is kept for the principals of a proxy, which is gone for good as
-// far as anybody can tell: nobody else has their keys.
+// Forget ends all that is kept for the principals of a proxy that is gone for good. Their keys belong to that
+// proxy alone.
 func (b *Bridge) Forget(proxy string) {
 	b.each(func(a *account) {
 		if a.holder.Proxy == proxy {
@@ -123,11 +120,9 @@ func (b *Bridge) Forget(proxy string) {
 	})
 }
 
-// Unattributed is told that an upstream whose one server is shared by all sessions asked
-// something that could belong to calls of more than one of them. Then a call ends that has
-// long waited for its client, the oldest of each key: one that nobody comes back to would
-// keep the server from asking anybody. It calls nothing of the host's, so that locks may be
-// held.
+// Unattributed handles a request of an upstream's shared server that could belong to calls of several sessions.
+// For each key it ends the oldest call that has been suspended for long: if its client never returned, the server
+// could not ask anything any more. It calls nothing of the host, so that the caller may hold locks.
 func (b *Bridge) Unattributed(upstream string) {
 	b.each(func(a *account) {
 		if a.id.upstream == upstream {
@@ -136,8 +131,8 @@ func (b *Bridge) Unattributed(upstream string) {
 	})
 }
 
-// Suspended returns how many calls legacy servers have not answered, but no client waits for
-// either: each was told to come back with what its server asks.
+// Suspended returns the number of calls that wait for their client to come back with an answer to a question of
+// the legacy server.
 func (b *Bridge) Suspended() (n int) {
 	for _, of := range b.SuspendedBy() {
 		n += of
@@ -145,7 +140,7 @@ func (b *Bridge) Suspended() (n int) {
 	return n
 }
 
-// SuspendedBy is Suspended for each upstream that has any.
+// SuspendedBy returns Suspended by upstream, without those that have none.
 func (b *Bridge) SuspendedBy() map[string]int {
 	by := make(map[string]int)
 	b.each(func(a *account) {
@@ -156,22 +151,20 @@ func (b *Bridge) SuspendedBy() map[string]int {
 	return by
 }
 
-// Legacy serves a legacy client whose upstream speaks modern. It owns client until
-// it returns, and closes it with the end of the upstream's stream. The error is the
-// cause of the end. All that was started has ended then.
+// Legacy serves a legacy client of a modern upstream. It owns client until it returns, and closes it with the end
+// of the upstream's stream. The error is the cause of the end. Everything that it started has ended when it
+// returns.
 func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error {
 	return newLegacy(upstream, b.logger().With("upstream", upstream)).serve(ctx, client, b.Open(ctx, upstream, key, mcp.Modern))
 }
 
-// Modern serves one stream of modern clients, for an upstream that speaks legacy.
-// It owns c. The sessions that it uses are the key's: they outlive the stream.
+// Modern serves one stream of modern clients of a legacy upstream. It owns c. The sessions that it uses belong to
+// the key and outlive the stream.
 //
-// When c ends, or ctx is done, the calls that came on it are cancelled. What is
-// suspended waits for whoever comes back with its requestState, if the key is a
-// principal's; that of one connection has nothing from the end of its last stream on, or
-// if this side ended that, 30 s later. If the upstream turns
-// out to speak modern, the stream ends with [mcp.ErrOtherEra]. Modern returns
-// when everything that it started is gone; its error is an [jsonrpc.ErrClosed].
+// When c ends or ctx is done, the calls that came on it are cancelled. Suspended calls wait for a client with
+// their requestState if the key is a principal's. If the key is one connection's, they end with its last stream,
+// or 30 s later if this side ended that. If the upstream turns out to speak modern, the stream ends with
+// [mcp.ErrOtherEra]. When Modern returns everything that it started has ended. Its error is a [jsonrpc.ErrClosed].
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
 	a := b.account(accountID{upstream, key})
 	if a == nil {

@@ -16,37 +16,36 @@ import (
 )
 
 const (
-	// maxLegacyCalls bounds the open calls of one client. Those beyond are refused.
+	// maxLegacyCalls bounds the open calls of one client. Further ones are refused.
 	maxLegacyCalls = 4096
 
-	// flushTime is how long a client may take to read what its upstream had said
-	// before it ended.
+	// flushTime is how long a client may take to read what is queued when its upstream
+	// has ended.
 	flushTime = 5 * time.Second
 )
 
-// How much may wait to be sent to one side. Beyond, whoever brings more waits, too, or the
+// These bound what is queued for one side. When the queue is full, legacy senders wait and
 // calls of modern clients are refused.
 const (
 	maxQueued      = 1024
 	maxQueuedBytes = 16 << 20
 )
 
-// A legacy is one legacy client's stream and the modern stream that is opened for
-// it. It holds what a legacy session is: what initialize and setLevel said, what is
-// subscribed to, and the calls that wait for an answer or for input. Its mu may be held
-// where something is sent, and is taken where something has come.
+// A legacy is one legacy client's stream and the modern stream that is opened for it. It holds the legacy session:
+// initialize, the log level, the subscriptions, and the calls that wait for an answer or for input. mu may be held
+// while sending, and is taken when a message has arrived.
 type legacy struct {
 	// Static after construction.
 	upstream string
 	log      *slog.Logger
-	client   *peer.Peer // which may ask, and is asked what calls need
+	client   *peer.Peer // gets answers, and the questions of calls
 	modern   *peer.Peer
 	timers   timers.Set
 
 	mu        sync.Mutex // guards the fields below
 	ended     bool
 	hello     *hello // nil before initialize
-	level     string // of logging/setLevel
+	level     string // set by logging/setLevel
 	stamp     []byte // members of _meta that every modern request carries
 	lists     listChanges
 	resources subscriptions
@@ -63,7 +62,7 @@ func newLegacy(upstream string, log *slog.Logger) *legacy {
 	return l
 }
 
-// clientLeft is an end that the client's side chose.
+// clientLeft is an end that began on the client's side.
 type clientLeft struct{ error }
 
 // serve runs the stream to its end. The first cause wins.
@@ -90,8 +89,7 @@ func (l *legacy) serve(ctx context.Context, client, modern jsonrpc.Conn) error {
 	return err
 }
 
-// endedWith returns the end that a cause is, with what the client's side needs to
-// know.
+// endedWith returns the error for a cause, with the details that the client's side needs.
 func (l *legacy) endedWith(cause error) error {
 	switch {
 	case errors.As(cause, new(clientLeft)), errors.As(cause, new(*jsonrpc.ClosedError)):
@@ -102,7 +100,7 @@ func (l *legacy) endedWith(cause error) error {
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Err: cause}
 }
 
-// stop lets nothing new begin, and withdraws what the client is asked.
+// stop prevents new calls and cancels the open questions to the client.
 func (l *legacy) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,25 +110,25 @@ func (l *legacy) stop() {
 	}
 }
 
-// readyForClient waits until what a message of the client causes has room, on both
-// sides: neither depends on it.
+// readyForClient waits until both queues have room for what a message of the client may cause. Neither depends on
+// the client.
 func (l *legacy) readyForClient() {
 	l.modern.Wait(1)
 	l.client.Wait(1)
 }
 
-// readyForModern waits for the client alone: what is said to the upstream because of
-// what it says, retries and listens, is bounded by the calls that are open.
+// readyForModern waits for room towards the client alone: retries and listens that a message of the upstream
+// causes are bounded by the open calls.
 func (l *legacy) readyForModern() { l.client.Wait(1) }
 
-// ignore handles a request of the upstream: modern servers ask in results.
+// ignore answers a request of the upstream: modern servers ask in results.
 func (l *legacy) ignore(r *peer.Request) {
 	l.log.Debug("request of a modern upstream", "method", r.Method)
 	r.Respond(nil)
 }
 
-// afterLocked runs fn with mu held, d from now, unless it is stopped or the stream ends
-// first. One that is stopped too late still runs: fn must look whether it is wanted.
+// afterLocked runs fn after d with mu held, unless the timer is stopped or the stream ends first. If Stop comes
+// too late fn still runs, so fn must check whether it is still wanted.
 func (l *legacy) afterLocked(d time.Duration, fn func()) *timers.Timer {
 	return l.timers.After(d, func() {
 		l.mu.Lock()
@@ -141,8 +139,8 @@ func (l *legacy) afterLocked(d time.Duration, fn func()) *timers.Timer {
 	})
 }
 
-// askLocked makes a call of this side, which answered gets the answer to, with mu held.
-// params must be an object without _meta.
+// askLocked makes a call of our own. answered gets the answer with mu held. params must be an object without
+// _meta.
 func (l *legacy) askLocked(method string, params json.RawMessage, answered func(*jsonrpc.Message)) *peer.Call {
 	c := l.modern.NewCall(method)
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
@@ -160,7 +158,7 @@ func (l *legacy) askLocked(method string, params json.RawMessage, answered func(
 	return c
 }
 
-// initialize asks the upstream what it is, and is answered with that.
+// initialize sends server/discover to the upstream, whose answer becomes the answer to initialize.
 func (l *legacy) initialize(r *peer.Request) {
 	h, err := readHello(r.Message.Params)
 	l.mu.Lock()
@@ -200,7 +198,7 @@ func (l *legacy) discoveredLocked(c *legacyCall, answer *jsonrpc.Message) {
 	l.lists.openLocked()
 }
 
-// initializedLocked notes that the client takes notifications.
+// initializedLocked records that the client accepts notifications.
 func (l *legacy) initializedLocked() {
 	if l.hello != nil {
 		l.hello.ready = true
@@ -208,7 +206,7 @@ func (l *legacy) initializedLocked() {
 	}
 }
 
-// setLevel handles logging/setLevel: every request says the level from now on.
+// setLevel handles logging/setLevel: all further requests carry the level.
 func (l *legacy) setLevel(r *peer.Request) {
 	n := mcp.Read(r.Message)
 	level, _ := n.Text(mcp.Key)
@@ -226,9 +224,8 @@ func (l *legacy) setLevel(r *peer.Request) {
 	}
 }
 
-// noticeOfClient handles a notification of the client. The modern era knows one from
-// clients, cancelled, and so all others stay here: roots are asked for when they are
-// needed, and nobody waits for progress on a question.
+// noticeOfClient handles a notification of the client. Except for cancelled, which the Peer handles, modern
+// servers know none: they ask for roots when they need them, and do not wait for progress on a question.
 func (l *legacy) noticeOfClient(m *jsonrpc.Message, _ *peer.Call) {
 	if m.Method == mcp.MethodInitialized {
 		l.mu.Lock()
@@ -237,8 +234,7 @@ func (l *legacy) noticeOfClient(m *jsonrpc.Message, _ *peer.Call) {
 	}
 }
 
-// noticeOfServer handles a notification of the upstream, of being the call that its stream
-// names.
+// noticeOfServer handles a notification of the upstream. of is the call that its stream names.
 func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,7 +242,7 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 		return
 	}
 	switch m.Method {
-	case mcp.MethodProgress: // of nothing that is open
+	case mcp.MethodProgress: // of a call that has ended
 	case mcp.MethodLog:
 		if l.wantsToHearLocked(m) {
 			l.passLocked(m, of)
@@ -262,21 +258,20 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 		}
 	case mcp.MethodCancelled:
 		l.cancelledByServerLocked(m)
-	case mcp.MethodTask: // nobody declared them
+	case mcp.MethodTask: // not declared
 	default:
 		l.passLocked(m, of)
 	}
 }
 
-// wantsToHearLocked reports whether a log message is of the client's level or above. A
-// level that nobody knows may be.
+// wantsToHearLocked reports whether a log message has the client's level or a higher one. Unknown levels pass.
 func (l *legacy) wantsToHearLocked(m *jsonrpc.Message) bool {
 	level, _ := mcp.Read(m).Text(mcp.Key)
 	i := slices.Index(mcp.LogLevels, level)
 	return i < 0 && level != "" || i >= slices.Index(mcp.LogLevels, l.level)
 }
 
-// passLocked passes a notification on, unless the call that it belongs to is settled.
+// passLocked forwards a notification, unless the call that it belongs to has ended.
 func (l *legacy) passLocked(m *jsonrpc.Message, of *peer.Call) {
 	var related jsonrpc.ID
 	if !m.Related.IsZero() {
@@ -288,8 +283,8 @@ func (l *legacy) passLocked(m *jsonrpc.Message, of *peer.Call) {
 	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra, Related: related})
 }
 
-// cancelledByServerLocked handles the end of a listen that the server does not answer
-// (2026-07-28 basic/patterns/cancellation). It can cancel nothing else.
+// cancelledByServerLocked handles a listen that the server ends without an answer (2026-07-28
+// basic/patterns/cancellation). A server can cancel nothing else.
 func (l *legacy) cancelledByServerLocked(m *jsonrpc.Message) {
 	id, _ := mcp.Read(m).ID(mcp.Key)
 	c := l.modern.Call(id)

@@ -10,31 +10,30 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
-// A legacyCall is a request of the client. It is sent to the upstream, or waits for the
-// client's answers, or for a while, or for a listen.
+// A legacyCall is a request of the client. It is at the upstream, or waits for the client's answers, for a pause,
+// or for a listen.
 type legacyCall struct {
 	*peer.Request
 
 	// Static once it is sent.
-	version string          // that the client speaks
-	params  json.RawMessage // as the client wrote them, for a retry; nil if there is none
+	version string          // of the client
+	params  json.RawMessage // of the client, for a retry; nil if there can be none
 	extra   []byte
 
 	// Guarded by legacy.mu.
 	token  json.RawMessage // the client's progress token, as it came; nil for none
-	sent   *peer.Call      // on the modern stream; nil if there was none. It may be over
+	sent   *peer.Call      // on the modern stream, maybe ended; nil before
 	rounds int             // retries
-	empty  int             // results in a row that asked for nothing
-	last   float64         // progress that the client was told of, if told
+	empty  int             // consecutive results that asked for no input
+	last   float64         // progress sent last to the client, if told
 	told   bool
-	round  *round // what the client is asked; nil for nothing
+	round  *round // the open questions to the client; nil for none
 	pause  *timers.Timer
 }
 
 var errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
 
-// beginLocked makes a request a call. It returns nil if nobody waits for it, or if it has
-// refused it.
+// beginLocked makes a request a call. It returns nil if the request was cancelled or refused.
 func (l *legacy) beginLocked(r *peer.Request) *legacyCall {
 	c := &legacyCall{Request: r, extra: r.Message.Extra}
 	r.Message = nil
@@ -47,7 +46,7 @@ func (l *legacy) beginLocked(r *peer.Request) *legacyCall {
 	return c
 }
 
-// forward passes a request on.
+// forward forwards a request.
 func (l *legacy) forward(r *peer.Request) {
 	params := withoutForeign(r.Method, r.Message.Params)
 	l.mu.Lock()
@@ -67,7 +66,7 @@ func (l *legacy) forward(r *peer.Request) {
 	l.sendLocked(c, params)
 }
 
-// sendLocked sends a call, or its retry, under an id of its own.
+// sendLocked sends a call or its retry under a new id.
 func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 	again := c.rounds > 0
 	sent := l.modern.NewCall(c.Method)
@@ -80,14 +79,14 @@ func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 	sent.For = c.Request
 	sent.Progress = func(m *jsonrpc.Message, at jsonrpc.Span) { l.progress(c, m, at) }
 	sent.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
-		if lost == nil { // else the client's stream ends, too, and its proxy settles what was open
+		if lost == nil { // otherwise the client's stream ends, and its proxy settles the open requests
 			l.answered(c, again, answer)
 		}
 	}
 	_ = sent.Send(&jsonrpc.Message{Params: text, Extra: c.extra})
 }
 
-// answered handles the answer to a call. A large result is rewritten without the lock.
+// answered handles the answer to a call. It rewrites results, which may be large, without the lock.
 func (l *legacy) answered(c *legacyCall, again bool, m *jsonrpc.Message) {
 	if m.Error != nil {
 		failure := toLegacyError(c.Method, m.Error)
@@ -103,12 +102,12 @@ func (l *legacy) answered(c *legacyCall, again bool, m *jsonrpc.Message) {
 		l.settle(c, &jsonrpc.Message{Result: result.toLegacy(c.Method, c.version), Extra: m.Extra})
 	case err == nil && result.kind == resultInputRequired && mcp.MethodOf(c.Method).Asks:
 		l.inputRequired(c, m.Result)
-	default: // "task", to a client that declared none, say
+	default: // such as "task"
 		l.settle(c, &jsonrpc.Message{Error: jsonrpc.InvalidResponse(l.upstream, "unknown resultType").Raw()})
 	}
 }
 
-// settle answers a call, with the result or error that answer holds.
+// settle answers a call with a result or an error.
 func (l *legacy) settle(c *legacyCall, answer *jsonrpc.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +120,7 @@ func (l *legacy) settleLocked(c *legacyCall, answer *jsonrpc.Message) {
 	}
 }
 
-// cancelled takes back a call that the client has cancelled, with m.
+// cancelled handles m, the client's cancellation of a call.
 func (l *legacy) cancelled(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,9 +136,9 @@ func (l *legacy) cancelled(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 	}
 }
 
-// progress passes progress of a call on, whose token stands at a place. A retry is the
-// same call to the client, and so what does not go on from what it heard is dropped
-// (2025-11-25 basic/utilities/progress: "The progress value MUST increase").
+// progress forwards progress of a call, whose token is at a position in the params. To the client a retry is the
+// same call, so progress that does not increase is dropped (2025-11-25 basic/utilities/progress: "The progress
+// value MUST increase").
 func (l *legacy) progress(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 	text, err := jsonrpc.Member(m.Params, "progress")
 	l.mu.Lock()

@@ -11,12 +11,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A hello is what a legacy client's initialize said.
+// A hello is a legacy client's initialize.
 type hello struct {
-	version string // that the client speaks
+	version string // of the client
 	can     mcp.Abilities
 	info    json.RawMessage // clientInfo; nil if it has none
-	caps    json.RawMessage // as modern requests carry them
+	caps    json.RawMessage // as in modern requests
 	ready   bool            // the client sent initialized
 	greeted bool            // initialize was answered with a result
 }
@@ -42,7 +42,7 @@ func readHello(params json.RawMessage) (*hello, error) {
 	return h, nil
 }
 
-// welcome returns the result of initialize that the result of server/discover is.
+// welcome returns the result of initialize for a result of server/discover.
 func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMessage, error) {
 	r, err := readModernResult(discovered)
 	if err != nil || r.kind != resultComplete {
@@ -78,7 +78,8 @@ func speaksModern(versions json.RawMessage) bool {
 // then, and most say what is worth saying; a modern one says nothing unless it is asked.
 const unsaidLevel = "info"
 
-// stamp returns the members of _meta that each modern request of the client carries. Nobody writes to them.
+// stamp returns the members of _meta that each modern request of the client carries. The bytes must not be written
+// to.
 func (h *hello) stamp(level string) []byte {
 	text := jsonrpc.Set(nil,
 		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
@@ -88,7 +89,7 @@ func (h *hello) stamp(level string) []byte {
 	return text[1 : len(text)-1 : len(text)-1]
 }
 
-// Keys of _meta that stamped reads: the progress token and those that it sets.
+// stampKeys are the keys of _meta that stamped reads: the progress token and those that it sets.
 var stampKeys = append([]string{"progressToken"}, reservedKeys()...)
 
 func reservedKeys() []string {
@@ -99,9 +100,8 @@ func reservedKeys() []string {
 	return keys
 }
 
-// stamped returns params as a modern request carries them: with the members of stamp
-// in _meta, in place of what the client says under these keys, and id in place of its
-// progress token, which is returned (nil for none).
+// stamped returns params for a modern request: the members of stamp replace the client's in _meta, and id replaces
+// its progress token, which is returned too (nil for none).
 func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token json.RawMessage, err error) {
 	if params == nil {
 		params = noResult
@@ -129,8 +129,7 @@ func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token j
 		jsonrpc.Edit{Span: in[0], With: id.Raw()}), in[0].Of(params), nil
 }
 
-// opening is the edit that puts members first in the object that begins at start and
-// ends with text.
+// opening is the edit that inserts members at the beginning of the object at start. The object ends with text.
 func opening(text []byte, start int, before string, members []byte, after string) jsonrpc.Edit {
 	with := append(append(append(make([]byte, 0, len(before)+len(members)+len(after)+1), before...), members...), after...)
 	if rest := bytes.TrimLeft(text[start+1:], " \t\r\n"); rest[0] != '}' {
@@ -139,14 +138,14 @@ func opening(text []byte, start int, before string, members []byte, after string
 	return jsonrpc.Edit{Span: jsonrpc.Span{Start: start + 1, End: start + 1}, With: with}
 }
 
-// bare returns a notification without what belongs to its listen.
+// bare returns a notification without the members of its listen.
 func bare(m *jsonrpc.Message) *jsonrpc.Message {
 	return &jsonrpc.Message{Method: m.Method, Params: orNil(StripReserved(m.Params)), Extra: m.Extra}
 }
 
-// withoutForeign returns params of a legacy client without what means something else in
-// the other era. No tasks were declared, and so the rest counts (2025-11-25
-// basic/utilities/tasks); and input that nobody asked for is none.
+// withoutForeign returns a legacy client's params without members that mean something else in the modern era.
+// Without declared tasks the task member is ignored (2025-11-25 basic/utilities/tasks), and input without a
+// question is dropped.
 func withoutForeign(method string, params json.RawMessage) json.RawMessage {
 	if !mcp.MethodOf(method).Asks {
 		return params
@@ -159,7 +158,7 @@ func withoutForeign(method string, params json.RawMessage) json.RawMessage {
 	return params
 }
 
-// without returns an object without a member; the same text if it is not there.
+// without returns an object without a member. It returns the same text if the member is absent.
 func without(object json.RawMessage, member jsonrpc.Value) json.RawMessage {
 	if value, err := jsonrpc.Member(object, member.Key); err == nil && value == nil {
 		return object

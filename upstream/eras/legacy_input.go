@@ -12,27 +12,25 @@ import (
 )
 
 const (
-	// maxRetries bounds how often a call is sent again with what its upstream asked
-	// for.
+	// maxRetries bounds how often a call is sent again with input.
 	maxRetries = 8
 
-	// maxEmpty is how many results in a row may ask for nothing but another try,
-	// and firstPause what passes before the first of these, doubled each time. A
-	// server that sheds load is given up after that.
+	// maxEmpty is how many consecutive results may ask for nothing but another attempt, as
+	// a server does that sheds load. The call then fails. firstPause is the pause before the
+	// first attempt; it doubles each time.
 	maxEmpty   = 3
 	firstPause = 250 * time.Millisecond
 
-	// maxAsked bounds what one result may ask for, and maxOpenQuestions what the
-	// client is asked at a time. More is the failure of the call.
+	// maxAsked bounds the questions of one result, and maxOpenQuestions the open questions to
+	// the client. The call fails beyond that.
 	maxAsked         = 64
 	maxOpenQuestions = 1024
 
-	// maxState bounds the requestState that is kept until the client has answered. The
-	// state of a modern client is passed on, and has no such bound.
+	// maxState bounds the requestState that is kept until the client has answered.
 	maxState = 64 << 10
 )
 
-// Failures of a call that needs input, as the model or the user reads them.
+// Failures of a call that needs input. The model or the user reads these texts.
 const (
 	failUnusable   = "the server sent an unusable request for input"
 	failUndeclared = "the server asked for input that this client cannot provide"
@@ -42,13 +40,13 @@ const (
 	failBusy       = "the server is busy"
 )
 
-// A round is what a call's upstream asked for in one result.
+// A round is the input that one result asked for.
 type round struct {
-	state     json.RawMessage // requestState as it stands there; nil if absent
+	state     json.RawMessage // requestState of the result; nil if absent
 	keys      []string
-	answers   []json.RawMessage // by key; nil while the client thinks
+	answers   []json.RawMessage // by key; nil until the client answers
 	questions []*peer.Call      // to the client
-	missing   int               // answers
+	missing   int               // number of answers
 }
 
 // An inputNeeded is a result that asks for input.
@@ -98,7 +96,7 @@ func readInputRequest(key string, value json.RawMessage) (inputRequest, error) {
 	return ask, err
 }
 
-// isOf reports whether a client can be asked that.
+// isOf reports whether a client with these abilities can be asked.
 func (ask inputRequest) isOf(can mcp.Abilities) bool {
 	switch ask.method {
 	case mcp.MethodElicit, mcp.MethodSample, mcp.MethodRootsList:
@@ -107,8 +105,8 @@ func (ask inputRequest) isOf(can mcp.Abilities) bool {
 	return false
 }
 
-// inputRequired handles a result that asks for input: the client is asked, or the
-// call is sent again after a while, or it fails before anything is asked.
+// inputRequired handles a result that asks for input. It asks the client, or sends the call again after a pause,
+// or fails the call before asking anything.
 func (l *legacy) inputRequired(c *legacyCall, result json.RawMessage) {
 	in, err := readInput(result)
 	l.mu.Lock()
@@ -130,7 +128,7 @@ func (l *legacy) inputRequired(c *legacyCall, result json.RawMessage) {
 	}
 }
 
-// refusalLocked returns why the client is not asked, "" if it is.
+// refusalLocked returns the reason why the client is not asked; "" if it is.
 func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 	keys := make(map[string]bool, len(in.asks))
 	for _, ask := range in.asks {
@@ -152,8 +150,7 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 	return ""
 }
 
-// inputFailedLocked settles a call as what it is called: the model can react to the
-// result of a tool, and nobody to that of anything else.
+// inputFailedLocked fails a call: a tool call with a result, which the model can react to, others with an error.
 func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
 	l.withdrawLocked(c, reason)
 	if c.Method != mcp.MethodToolsCall {
@@ -166,7 +163,7 @@ func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
 	l.settleLocked(c, &jsonrpc.Message{Result: result})
 }
 
-// pauseLocked sends a call again later whose upstream asks for nothing else.
+// pauseLocked sends a call again after a pause, whose upstream asked for nothing else.
 func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
 	if c.empty++; c.empty >= maxEmpty {
 		l.inputFailedLocked(c, failBusy)
@@ -179,8 +176,8 @@ func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
 	})
 }
 
-// askClientLocked asks the client for everything at once. What is asked is passed on
-// as it is; an elicitation by URL had an id before 2026-07-28.
+// askClientLocked sends all questions of a result to the client, unchanged except that elicitations by URL get an
+// id, which legacy versions require.
 func (l *legacy) askClientLocked(c *legacyCall, in inputNeeded) {
 	c.empty = 0
 	c.round = &round{state: in.state, answers: make([]json.RawMessage, len(in.asks)), missing: len(in.asks)}
@@ -202,14 +199,13 @@ func (l *legacy) askClientLocked(c *legacyCall, in inputNeeded) {
 	}
 }
 
-// answeredByClient handles the answer to a question. The last one of a round sends
-// the call again; an error fails it, and nothing else is waited for. That the user
-// declines is an answer.
+// answeredByClient handles the answer to a question. The last answer of a round sends the call again; an error
+// fails the call at once. A user who declines has answered.
 func (l *legacy) answeredByClient(c *legacyCall, i int, m *jsonrpc.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := c.round
-	if r == nil || l.ended { // the call was cancelled meanwhile
+	if r == nil || l.ended { // the call has been cancelled
 		return
 	}
 	if m.Error != nil || m.Result[0] != '{' {
@@ -222,7 +218,7 @@ func (l *legacy) answeredByClient(c *legacyCall, i int, m *jsonrpc.Message) {
 	}
 }
 
-// responses returns the inputResponses that answer a round.
+// responses returns the inputResponses of a round.
 func (r *round) responses() json.RawMessage {
 	values := make([]jsonrpc.Value, len(r.keys))
 	for i, key := range r.keys {
@@ -231,8 +227,8 @@ func (r *round) responses() json.RawMessage {
 	return jsonrpc.Set(nil, values...)
 }
 
-// retryLocked sends a call again, with what its upstream asked for last: answers and
-// state replace those of earlier rounds (2026-07-28 basic/patterns/mrtr).
+// retryLocked sends a call again with the answers and the state of its last round, which replace earlier ones
+// (2026-07-28 basic/patterns/mrtr).
 func (l *legacy) retryLocked(c *legacyCall, responses, state json.RawMessage) {
 	c.round = nil
 	c.rounds++
@@ -240,7 +236,7 @@ func (l *legacy) retryLocked(c *legacyCall, responses, state json.RawMessage) {
 		jsonrpc.Value{Key: "inputResponses", Text: responses}, jsonrpc.Value{Key: "requestState", Text: state}))
 }
 
-// withdrawLocked takes back what the client is asked for a call.
+// withdrawLocked cancels the open questions of a call.
 func (l *legacy) withdrawLocked(c *legacyCall, reason string) {
 	if c.round == nil {
 		return

@@ -12,24 +12,23 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
-// healthy is how long a listen lives whose end is no failure: the next one begins
-// soon.
+// healthy is how long a listen must last for its end not to count as a failure: the next one then begins soon.
 const healthy = 10 * time.Second
 
-// A listen is a subscriptions/listen on the modern stream, from its request to its
-// end (2026-07-28 basic/patterns/subscriptions).
+// A listen is a subscriptions/listen on the modern stream, from the request to its end (2026-07-28
+// basic/patterns/subscriptions).
 type listen struct {
 	call  *peer.Call
 	by    listener
-	uris  map[string]bool // asked for, and once it is acknowledged those that it covers
+	uris  map[string]bool // requested; acknowledged ones once acked
 	acked bool
-	since time.Time // acked
+	since time.Time // when it was acknowledged
 }
 
-// A listener is who needs a listen. Its methods are called with legacy.mu held.
+// A listener needs a listen. Its methods are called with legacy.mu held.
 type listener interface {
 	acked(ln *listen, filter json.RawMessage)
-	ended(ln *listen, answer *jsonrpc.Message) // nil if the server just cancelled it
+	ended(ln *listen, answer *jsonrpc.Message) // nil if the server cancelled it
 	told(ln *listen, m *jsonrpc.Message)       // a change, after the acknowledgement
 }
 
@@ -51,8 +50,8 @@ func (ln *listen) acknowledgedLocked(m *jsonrpc.Message) {
 	ln.by.acked(ln, mcp.Read(m).Raw(mcp.Key))
 }
 
-// listenOf returns the listen that a notification belongs to, of being the call that
-// its stream names; nil if there is none: it has ended, or there never was one.
+// listenOf returns the listen of a notification; nil if there is none or it has ended. of is the call that its
+// stream names.
 func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 	if m.Related.IsZero() {
 		id, _ := mcp.Read(m).ID(mcp.Subscription)
@@ -65,7 +64,7 @@ func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 	return ln
 }
 
-// againLocked has fn listen again after this one has ended, later each time that a listen does not last.
+// againLocked has fn listen again after ln has ended. The pause grows with each listen that does not last.
 func (ln *listen) againLocked(l *legacy, r *timers.Retry, fn func()) {
 	if ln.acked && time.Since(ln.since) > healthy {
 		r.Reset()
@@ -73,17 +72,17 @@ func (ln *listen) againLocked(l *legacy, r *timers.Retry, fn func()) {
 	r.After(l.afterLocked, fn)
 }
 
-// listChanges is what the client hears of changes in lists: one listen for all that
-// the upstream declares, from initialized on.
+// listChanges notifies the client of changed lists: with one listen, from initialized on, for all lists that the
+// upstream declares.
 type listChanges struct {
 	l        *legacy
 	declared []change
 	current  *listen // nil for none
 	again    timers.Retry
-	deaf     bool // a listen ended, and a change may have been missed since
+	deaf     bool // a change may have been missed since a listen ended
 }
 
-// openLocked listens, once the client is ready and if there is something to hear.
+// openLocked listens, once the client is ready and if the upstream declares any changes.
 func (s *listChanges) openLocked() {
 	h := s.l.hello
 	if s.current != nil || len(s.declared) == 0 || !h.ready || !h.greeted {
@@ -96,7 +95,7 @@ func (s *listChanges) openLocked() {
 	s.current = s.l.listenLocked(s, jsonrpc.Set(nil, filter...), nil)
 }
 
-// acked tells the client about all that may have changed while nobody listened.
+// acked notifies the client of all lists that may have changed while there was no listen.
 func (s *listChanges) acked(_ *listen, filter json.RawMessage) {
 	for _, c := range s.declared {
 		if on, _ := jsonrpc.Member(filter, c.filter); s.deaf && string(on) == "true" {
@@ -106,7 +105,7 @@ func (s *listChanges) acked(_ *listen, filter json.RawMessage) {
 	s.deaf = false
 }
 
-// ended listens again, unless the server does not know how.
+// ended listens again, unless the server does not know the method.
 func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 	if ln != s.current {
 		return
@@ -127,29 +126,27 @@ func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
 	}
 }
 
-// maxURIs bounds the resources that one client is subscribed to. Further
-// subscriptions are refused.
+// maxURIs bounds the resources that one client subscribes to. Further subscriptions are refused.
 const maxURIs = 4096
 
-// subscriptions are the resources whose changes the client hears of. A listen
-// covers them all. When they change, a new one is opened, and when it is
-// acknowledged the one before it is cancelled: no change is missed. The server may
-// tell one to both; what comes on the old one after the acknowledgement is dropped.
+// subscriptions are the client's resource subscriptions. One listen covers them all. When they change, a new
+// listen is opened, and the old one is cancelled once the new one is acknowledged, so that no change is missed.
+// The server may notify both; notifications on the old one are dropped after the acknowledgement.
 type subscriptions struct {
 	l             *legacy
-	wanted        map[string]bool // that the client was told it has
-	asks          []subscribeAsk  // in the order in which they came
-	current, next *listen         // next waits for its acknowledgement; nil for none
+	wanted        map[string]bool // that the client is subscribed to
+	asks          []subscribeAsk  // in order of arrival
+	current, next *listen         // next is not acknowledged yet; nil for none
 	again         timers.Retry
-	deaf          bool // a listen ended, and a change may have been missed since
+	deaf          bool // a change may have been missed since a listen ended
 }
 
-// A subscribeAsk is a resources/subscribe that waits for a listen which covers it.
+// A subscribeAsk is a resources/subscribe that waits for a listen that covers it.
 type subscribeAsk struct {
 	call *legacyCall
 	uri  string
-	on   *listen // that asks for it; nil for one that will
-	gone bool    // unsubscribed meanwhile
+	on   *listen // the listen that includes it; nil before
+	gone bool    // unsubscribed again
 }
 
 // subscription handles resources/subscribe and resources/unsubscribe.
@@ -187,8 +184,8 @@ func (s *subscriptions) removeLocked(uri string) {
 	s.changeLocked()
 }
 
-// changeLocked opens a listen for what is wanted now, unless there is one. While
-// another waits for its acknowledgement, what is new waits, too.
+// changeLocked opens a listen for the current subscriptions, unless there is one already or another waits for its
+// acknowledgement.
 func (s *subscriptions) changeLocked() {
 	if s.next != nil || s.l.ended {
 		return
@@ -220,7 +217,7 @@ func subscriptionFilter(uris map[string]bool) json.RawMessage {
 	return jsonrpc.Set(nil, jsonrpc.Value{Key: "resourceSubscriptions", Text: Array(list...)})
 }
 
-// acked makes the new listen the current one, and answers who waited for it.
+// acked makes the new listen the current one and answers the subscribes that waited for it.
 func (s *subscriptions) acked(ln *listen, filter json.RawMessage) {
 	if ln != s.next {
 		return
@@ -237,7 +234,7 @@ func (s *subscriptions) acked(ln *listen, filter json.RawMessage) {
 	s.changeLocked()
 }
 
-// covered returns those of uris that an acknowledgement names.
+// covered returns the uris that an acknowledgement names.
 func covered(uris map[string]bool, filter json.RawMessage) map[string]bool {
 	list, _ := jsonrpc.Member(filter, "resourceSubscriptions")
 	elements, _ := jsonrpc.Elements(list)
@@ -250,8 +247,8 @@ func covered(uris map[string]bool, filter json.RawMessage) map[string]bool {
 	return named
 }
 
-// caughtUpLocked forgets what the server does not tell any more, and tells the
-// client of all that may have changed while nobody listened.
+// caughtUpLocked removes resources that the server does not watch any more, and notifies the client of all others
+// if changes may have been missed.
 func (s *subscriptions) caughtUpLocked() {
 	for _, uri := range slices.Sorted(maps.Keys(s.wanted)) {
 		switch {
@@ -264,8 +261,7 @@ func (s *subscriptions) caughtUpLocked() {
 	s.deaf = false
 }
 
-// answerLocked answers those asks which are meant: with failure, or with success if
-// that is nil.
+// answerLocked answers the asks for which meant returns true: with failure, or with success if that is nil.
 func (s *subscriptions) answerLocked(meant func(subscribeAsk) bool, failure json.RawMessage) {
 	s.asks = slices.DeleteFunc(s.asks, func(a subscribeAsk) bool {
 		if !meant(a) {
@@ -283,7 +279,7 @@ func (s *subscriptions) answerLocked(meant func(subscribeAsk) bool, failure json
 	})
 }
 
-// ended listens again. Who waits for a listen that was never acknowledged hears why.
+// ended listens again. If the listen was never acknowledged, the subscribes that waited for it fail.
 func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 	switch ln {
 	case s.current:
@@ -301,8 +297,7 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 	ln.againLocked(s.l, &s.again, s.changeLocked)
 }
 
-// told passes on that a resource has changed, or one below it, unless the client has
-// unsubscribed meanwhile.
+// told forwards the update of a resource or of one below it, unless the client has unsubscribed.
 func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
 	uri, _ := mcp.Read(m).Text(mcp.Key)
 	if m.Method != mcp.MethodResourceUpdated || ln.uris[uri] && !s.wanted[uri] {
@@ -311,8 +306,8 @@ func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
 	s.l.client.Send(bare(m))
 }
 
-// abandonedLocked forgets a call that was cancelled. A listen that nobody else waits
-// for may never be acknowledged: it goes, too.
+// abandonedLocked removes a cancelled call. If no other call needs the unacknowledged listen, that is cancelled
+// too, since it may never be acknowledged.
 func (s *subscriptions) abandonedLocked(c *legacyCall) {
 	waiting := len(s.asks)
 	s.asks = slices.DeleteFunc(s.asks, func(a subscribeAsk) bool { return a.call == c })
