@@ -76,7 +76,9 @@ func (s *stream) tellRest(event observe.Event) {
 // tellOtherEra tells the hooks of a stream that has ended since its server speaks the other
 // era.
 func (h *Host) tellOtherEra(id serverID, end *jsonrpc.ClosedError) {
-	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
+	if end.Event == "" { // else others may read it at this moment
+		end.Event = jsonrpc.NewEvent()
+	}
 	if h.Hooks.Happened != nil {
 		e := observe.EventOf(observe.ServerNotBegun, id.upstream, end)
 		e.Session, e.Era = id.session(), string(id.era)
