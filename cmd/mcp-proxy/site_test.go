@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -382,15 +383,17 @@ func answers(address string) bool {
 	return true
 }
 
-var nextPort = 10000 + os.Getpid()*97%20000
+var (
+	firstPort = 10000 + os.Getpid()*97%20000
+	ports     atomic.Int64 // that were tried; tests run in parallel
+)
 
 // freeAddress returns an address that no connection from here can take, as one of
 // a port that the system chooses could be while nobody listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
-		nextPort++
-		address := fmt.Sprintf("127.0.0.1:%d", nextPort)
+		address := fmt.Sprintf("127.0.0.1:%d", firstPort+int(ports.Add(1)))
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
 			return address
