@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	maxSessions = 32       // of one key on one upstream; beyond, the one longest idle makes room, or see minSuspended
-	maxSpelled  = 64       // ways to write capabilities that are remembered
-	maxKept     = 64 << 20 // bytes of answers to suspended calls of one key on one upstream; beyond, errors take their place
+	maxSessions = 32       // of one key on one upstream; beyond, the longest idle one is ended, or see minSuspended
+	maxSpelled  = 64       // remembered spellings of capabilities
+	maxKept     = 64 << 20 // bytes of answers to suspended calls of one key on one upstream; further answers become errors
 
-	// returnFor is how long the sessions of one connection, and what is suspended there,
-	// wait for it when its stream ended on this side.
+	// returnFor is how long the sessions and suspended calls of one connection wait for it to
+	// return when its stream ended on this side.
 	returnFor = 30 * time.Second
 
-	// minSuspended is how long a call is surely suspended. It is far more than a program takes
-	// to answer, and time for a user to read a form. After it a call may still be suspended for
-	// SuspendFor, but not when others need what it holds: clients that closed a dialog
-	// never come back, and nobody can tell them from those that think. Then the oldest ends as
-	// if its time were over.
+	// minSuspended is how long a suspended call keeps what it holds in any case: far longer than
+	// a program takes to answer, and long enough for a user to read a form. After that it stays
+	// suspended, up to SuspendFor, until another call needs what it holds; then the oldest
+	// ends as if it had expired. A client that closed a dialog never returns, and cannot be
+	// told from one whose user still thinks.
 	minSuspended = 30 * time.Second
 )
 
@@ -50,8 +50,8 @@ type lifetime struct {
 
 type accountID struct{ upstream, key string }
 
-// An account is what one key has on one upstream: its sessions, the calls in them,
-// and the streams of its clients. It is there as long as one of these is.
+// An account is what one key has on one upstream: its sessions, the calls in them, and the streams of its clients.
+// It exists as long as one of these does.
 type account struct {
 	// Static after construction.
 	life   *lifetime
@@ -60,17 +60,17 @@ type account struct {
 
 	uses int // guarded by lifetime.mu
 
-	mu          sync.Mutex // guards the fields below, and those of everything in them
+	mu          sync.Mutex // guards the fields below and everything in them
 	streams     map[*modernClient]struct{}
 	groups      map[string]*group           // by their capabilities
-	spelled     map[string]*group           // by capabilities as requests write them
+	spelled     map[string]*group           // by capabilities as spelled in requests
 	sessions    [maxSessions]*legacySession // by number
 	suspensions map[string]*suspension      // by requestState
 	answers     storedAnswers
 	kept        int // bytes of answers to suspended calls
 
-	left time.Time     // when the last stream was lost: see leftLocked
-	gone *timers.Timer // since then
+	left time.Time     // when the last stream ended: see leftLocked
+	gone *timers.Timer // runs since then
 }
 
 func newAccount(life *lifetime, id accountID) *account {
@@ -79,14 +79,14 @@ func newAccount(life *lifetime, id accountID) *account {
 		spelled: make(map[string]*group), suspensions: make(map[string]*suspension)}
 }
 
-// hold counts one more use of a, by somebody who is kept by a itself.
+// hold adds a use of a.
 func (a *account) hold() {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
 	a.uses++
 }
 
-// release ends a use. An account without any is forgotten.
+// release ends a use. An account without uses is forgotten.
 func (a *account) release() {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
@@ -102,13 +102,13 @@ func (a *account) locked(fn func()) {
 	fn()
 }
 
-// after runs fn with a's lock held, d from now, unless it is stopped or the Bridge stops
-// before. One that is stopped too late still runs: fn must look whether it is wanted.
+// after runs fn after d with a's lock held, unless the timer is stopped or the Bridge stops first. If Stop comes
+// too late fn still runs, so fn must check whether it is still wanted.
 func (a *account) after(d time.Duration, fn func()) *timers.Timer {
 	return a.life.timers.After(d, func() { a.locked(fn) })
 }
 
-// stopLocked ends everything of a but its streams.
+// stopLocked ends everything in a but the streams.
 func (a *account) stopLocked() {
 	for s := range a.streams {
 		for l := range s.listens {
@@ -120,12 +120,12 @@ func (a *account) stopLocked() {
 			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true})
 		}
 	}
-	for _, p := range a.suspensions { // of sessions that had ended
+	for _, p := range a.suspensions { // their sessions have ended
 		p.forget()
 	}
 }
 
-// endAllLocked ends what is suspended and then the sessions, as their servers wish.
+// endAllLocked ends the suspended calls and then, gracefully, the sessions.
 func (a *account) endAllLocked() {
 	for _, p := range a.suspensions {
 		p.end(peer.ErrClientGone)
@@ -137,9 +137,8 @@ func (a *account) endAllLocked() {
 	}
 }
 
-// leftLocked handles that a stream of the account has ended. With the last one of one
-// connection goes all that it had, also when the link was lost; that of a principal is
-// there for when it comes back, or until Forget.
+// leftLocked handles the end of one of the account's streams. With the last stream of one connection everything
+// ends that it had, also if the link was lost. What a principal has stays until it returns, or until Forget.
 func (a *account) leftLocked(end error) {
 	switch {
 	case len(a.streams) > 0 || a.holder.Principal:
@@ -157,15 +156,14 @@ func (a *account) leftLocked(end error) {
 	})
 }
 
-// mayReturn reports whether a client whose stream has ended may still be there, and
-// come back under the same key: it did not close the stream.
+// mayReturn reports whether a client may return under the same key after its stream has ended: it did not close
+// the stream itself.
 func mayReturn(end error) bool {
 	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
 	return ok && (closed.Class() == jsonrpc.ClassClientSlow || errors.Is(closed, mcp.ErrOtherEra))
 }
 
-// groupLocked returns the group for the capabilities of a request, as it writes
-// them.
+// groupLocked returns the group for capabilities as a request spells them.
 func (a *account) groupLocked(capabilities json.RawMessage) *group {
 	if g := a.spelled[string(capabilities)]; g != nil {
 		return g
@@ -183,7 +181,7 @@ func (a *account) groupLocked(capabilities json.RawMessage) *group {
 	return g
 }
 
-// numberLocked returns the number for one more session; false if there is no room for it.
+// numberLocked returns the number for a new session; ok is false if there is no room.
 func (a *account) numberLocked() (number int, ok bool) {
 	if number = slices.Index(a.sessions[:], nil); number >= 0 {
 		return number, true
@@ -197,8 +195,8 @@ func (a *account) numberLocked() (number int, ok bool) {
 	return spare.number, a.sessions[spare.number] == nil
 }
 
-// spareLocked returns a session that others can do without: the longest idle, or else one
-// that has been suspended for long enough; nil for none.
+// spareLocked returns a session to end in favour of another: the longest idle one, or one that has been suspended
+// for long enough; nil if there is none.
 func (a *account) spareLocked() *legacySession {
 	if idle := a.longestIdleLocked(); idle != nil {
 		return idle
@@ -214,8 +212,7 @@ func (a *account) spareLocked() *legacySession {
 	return spare
 }
 
-// longestIdleLocked returns the session without use for the longest time, nil if all
-// are in use.
+// longestIdleLocked returns the session that has been idle longest; nil if all are in use.
 func (a *account) longestIdleLocked() (idle *legacySession) {
 	for _, l := range a.sessions {
 		if l != nil && !l.busy() && (idle == nil || l.used.Before(idle.used)) {
@@ -225,8 +222,8 @@ func (a *account) longestIdleLocked() (idle *legacySession) {
 	return idle
 }
 
-// giveUpOldestLocked ends the oldest of some suspended calls, if it is old enough. It
-// reports whether there was one.
+// giveUpOldestLocked ends the oldest suspended call for which some returns true, if it is old enough. It reports
+// whether there was one.
 func (a *account) giveUpOldestLocked(some func(*suspension) bool) bool {
 	var oldest *suspension
 	for _, p := range a.suspensions {
@@ -251,7 +248,7 @@ func (a *account) suspendedLocked() (n int) {
 	return n
 }
 
-// refusal is what is said when there is no room for one more session.
+// refusal returns the error for a request when no session can be opened.
 func (a *account) refusal() *jsonrpc.Message {
 	if a.life.isStopped() {
 		return jsonrpc.Failure(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.CauseHostStopped, jsonrpc.NotSent))
@@ -277,23 +274,22 @@ func (b *lifetime) isStopped() bool {
 }
 
 const (
-	maxGroupSessions = 16   // for the same capabilities; beyond, calls wait: see minSuspended
-	maxWaiting       = 1024 // calls that wait for a session in one group; beyond, they are refused
+	maxGroupSessions = 16   // with the same capabilities; further calls wait: see minSuspended
+	maxWaiting       = 1024 // calls that wait for a session of one group; further ones are refused
 )
 
-// A group is the sessions whose servers were told the same capabilities. Guarded by
-// account.mu.
+// A group is the sessions that were initialized with the same capabilities. account.mu guards it.
 type group struct {
 	a        *account
 	text     json.RawMessage // of the capabilities, for initialize
 	can      mcp.Abilities
 	sessions []*legacySession
-	waiting  []*modernCall // for a session of their own, in order
+	waiting  []*modernCall // for a session, in order
 	room     *timers.Timer // see makeRoom
 	listens  map[*modernListen]struct{}
 }
 
-// forget drops a group that holds nothing.
+// forget removes an empty group.
 func (g *group) forget() {
 	if len(g.sessions)+len(g.waiting)+len(g.listens) > 0 {
 		return
@@ -306,9 +302,8 @@ func (g *group) forget() {
 	}
 }
 
-// place brings a call to a session, or lets it wait for one. Servers that never
-// ask anything run all calls in one session. In one that does, a call has a session of its
-// own: then whatever is asked there belongs to it.
+// place gives a call to a session, or queues it. Calls to a server that never asks anything share one session. On
+// a server that asks, each call has its own session, so that every question there belongs to it.
 func (g *group) place(c *modernCall) {
 	_, asks := g.a.life.asking.Load(g.a.id.upstream)
 	alone := asks && c.works()
@@ -329,9 +324,8 @@ func (g *group) place(c *modernCall) {
 	}
 }
 
-// free returns a session for one more call, nil if there is none. Always the first
-// one: calls that follow each other have one session, so that what a server
-// remembers of it is there.
+// free returns a session for another call; nil if there is none. It prefers the first session, so that consecutive
+// calls find what the server remembers.
 func (g *group) free(alone bool) *legacySession {
 	for _, l := range g.sessions {
 		if !alone || l.working == 0 {
@@ -341,7 +335,7 @@ func (g *group) free(alone bool) *legacySession {
 	return nil
 }
 
-// next gives sessions to calls that wait for them.
+// next gives sessions to queued calls.
 func (g *group) next() {
 	for len(g.waiting) > 0 {
 		l := g.free(true)
@@ -362,13 +356,12 @@ func (g *group) next() {
 	}
 }
 
-// leave takes a call out that waits for a session.
+// leave removes a queued call.
 func (g *group) leave(c *modernCall) {
 	g.waiting = slices.DeleteFunc(g.waiting, func(other *modernCall) bool { return other == c })
 }
 
-// open begins one more session; nil if there is no room for it. The info is
-// of the client that it is begun for.
+// open begins another session for a client with this info; nil if there is no room.
 func (g *group) open(info json.RawMessage) *legacySession {
 	number, ok := g.a.numberLocked()
 	if !ok || !g.a.life.begin() {
@@ -382,13 +375,13 @@ func (g *group) open(info json.RawMessage) *legacySession {
 	return l
 }
 
-// remove takes out a session that has ended.
+// remove removes a session that has ended.
 func (g *group) remove(l *legacySession) {
 	g.sessions = slices.DeleteFunc(g.sessions, func(other *legacySession) bool { return other == l })
 }
 
-// makeRoom ends suspended calls, the oldest first, as calls that wait need their sessions.
-// When all were suspended too briefly, it is called again when it is time for one.
+// makeRoom ends suspended calls, the oldest first, if queued calls need their sessions. If none was suspended for
+// long enough, makeRoom runs again when one will be.
 func (g *group) makeRoom() {
 	for need := len(g.waiting) - g.emptying(); need > 0; need-- {
 		l, since := g.longestSuspended()
@@ -404,8 +397,7 @@ func (g *group) makeRoom() {
 	}
 }
 
-// emptying returns how many sessions will soon be free, as nothing but cancelled
-// calls is in them.
+// emptying returns the number of sessions that only hold cancelled calls, and so will soon be free.
 func (g *group) emptying() (n int) {
 	for _, l := range g.sessions {
 		if since, serves := l.suspendedSince(); since.IsZero() && !serves {
@@ -415,8 +407,8 @@ func (g *group) emptying() (n int) {
 	return n
 }
 
-// longestSuspended returns the session that has been of use to suspended calls alone for
-// the longest time, and since when; nil for none.
+// longestSuspended returns the session that has held only suspended calls for the longest time, and since when;
+// nil if there is none.
 func (g *group) longestSuspended() (longest *legacySession, since time.Time) {
 	for _, l := range g.sessions {
 		at, serves := l.suspendedSince()

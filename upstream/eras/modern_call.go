@@ -15,48 +15,48 @@ import (
 type callState int
 
 const (
-	waiting   callState = iota // for a session, or for its session to be ready
-	forwarded                  // to the server, and a client waits for its answer
-	suspended                  // as forwarded, but the client was told to come back with input
-	cancelled                  // given up: the server may still be at it
+	waiting   callState = iota // for a session, or until its session is ready
+	forwarded                  // to the server; a client waits for the answer
+	suspended                  // forwarded; the client was told to come back with input
+	cancelled                  // abandoned; the server may still work on it
 )
 
-// A modernCall is one request to a legacy server, and what a modern client knows of it:
-// one request after the other, if the server asks something. Its methods are called with
-// account.mu held, but for those that say otherwise.
+// A modernCall is one request to a legacy server, and the one or more requests of a modern client for it: one
+// after the other if the server asks something. Its methods are called with account.mu held, unless they say
+// otherwise.
 type modernCall struct {
 	// Static after construction.
 	method string
-	params json.RawMessage // as the client sent them first; nil once they are sent, if they are large
+	params json.RawMessage // of the first request; nil once sent if large
 	extra  []byte          // of the request; nil once it is sent
 	group  *group
 
-	Request               // the newest of the client's
-	r       *peer.Request // which that is; nil while nobody waits
-	s       *modernClient // of that
+	Request               // the client's newest request
+	r       *peer.Request // the newest request; nil while no client waits
+	s       *modernClient // the stream of r
 
 	state      callState
 	serverInfo json.RawMessage // of its session
-	restarts   byte            // times that it was refused until URLs are visited
+	restarts   byte            // number of refusals until URLs were visited
 	session    *legacySession  // nil while it has none
 	*peer.Call                 // in the session, once it is forwarded
 
-	requests   []*serverRequest // not answered, in order
-	asked      int              // requests ever
-	collect    *timers.Timer    // until the requests of a moment are there
-	suspension *suspension      // nil if it never was
-	stored     *storedAnswer    // of the state that the newest request came with
+	requests   []*serverRequest // of the server, not answered, in order
+	asked      int              // number of requests of the server
+	collect    *timers.Timer    // runs while further requests are awaited
+	suspension *suspension      // nil if it was never suspended
+	stored     *storedAnswer    // for the requestState of the newest request
 	result     *jsonrpc.Message // the answer, if it came while suspended
-	digest     *[32]byte        // of the request: see digestOf; nil until it is needed
+	digest     *[32]byte        // see digestOf; nil until needed
 
 	progress struct {
 		last json.RawMessage  // params, sent last
-		kept *jsonrpc.Message // held back while suspended
+		kept *jsonrpc.Message // received while suspended
 	}
 }
 
-// newModernCall returns the call of a request. What is large is not kept until the server
-// answers; so its digest, which may be needed then, is taken now.
+// newModernCall returns the call of a request. The digest of large params is taken now, since they are not kept
+// until the answer.
 func newModernCall(m *jsonrpc.Message) *modernCall {
 	c := &modernCall{method: m.Method, params: m.Params, extra: m.Extra}
 	if len(m.Params) > maxCanonical {
@@ -66,7 +66,7 @@ func newModernCall(m *jsonrpc.Message) *modernCall {
 	return c
 }
 
-// works reports whether the server works on something for the call, and may ask about that.
+// works reports whether the server works on the call, and may ask about it.
 func (c *modernCall) works() bool { return mcp.MethodOf(c.method).Works }
 
 // digestNow returns the digest of the request. It needs no lock.
@@ -77,7 +77,7 @@ func (c *modernCall) digestNow() [32]byte {
 	return digestOf(c.method, c.params)
 }
 
-// keep keeps the answer to a call until its client comes back for it.
+// keep stores the answer to a call until its client returns.
 func (c *modernCall) keep(m *jsonrpc.Message) {
 	a := c.group.a
 	if a.kept+m.Size() > maxKept {
@@ -87,7 +87,7 @@ func (c *modernCall) keep(m *jsonrpc.Message) {
 	a.kept += m.Size()
 }
 
-// takeKept returns the answer that was kept, nil for none, and keeps it no longer.
+// takeKept removes the stored answer and returns it; nil if there is none.
 func (c *modernCall) takeKept() *jsonrpc.Message {
 	m := c.result
 	if m != nil {
@@ -97,8 +97,8 @@ func (c *modernCall) takeKept() *jsonrpc.Message {
 	return m
 }
 
-// finish answers the client with the server's answer to a call, which has left its
-// session. It takes the lock, but reads the answer without it.
+// finish answers the client with the server's answer to a call that has left its session. It takes the lock, but
+// rewrites the answer without it.
 func (c *modernCall) finish(m *jsonrpc.Message) {
 	answer, urls := c.modernAnswer(m)
 	var digest [32]byte
@@ -114,8 +114,8 @@ func (c *modernCall) finish(m *jsonrpc.Message) {
 	c.settle(answer)
 }
 
-// modernAnswer returns what a client is to hear of a server's answer, without the id;
-// or the requests for input that the server's refusal amounts to. It needs no lock.
+// modernAnswer returns the answer for the client without an id, or the requests for input that a refusal by the
+// server amounts to. It needs no lock.
 func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
@@ -149,15 +149,14 @@ func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message,
 	return &jsonrpc.Message{Error: ToModernError(text)}, nil
 }
 
-// isBadRequest reports whether a server answered a POST with status 400. Servers of the
-// Go SDK say so that they do not know a method.
+// isBadRequest reports whether a server answered a POST with status 400, as servers of the Go SDK do for unknown
+// methods.
 func isBadRequest(text json.RawMessage) bool {
 	data := jsonrpc.ReadErrorData(text)
 	return data.Reason == jsonrpc.ReasonClosed && jsonrpc.HTTPStatus(data.Cause) == http.StatusBadRequest
 }
 
-// settle answers the request of a call, unless nobody waits for that any more,
-// and forgets the call.
+// settle answers the request of a call, if a client still waits, and forgets the call.
 func (c *modernCall) settle(answer *jsonrpc.Message) {
 	c.answer(answer)
 	c.forget()
@@ -171,7 +170,7 @@ func (c *modernCall) answer(answer *jsonrpc.Message) {
 	r := c.r
 	c.r = nil
 	if !r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra}) {
-		return // it is cancelled at this moment
+		return // it is being cancelled
 	}
 	if c.stored != nil {
 		c.group.a.answers.answered(c.stored, answer)
@@ -179,7 +178,7 @@ func (c *modernCall) answer(answer *jsonrpc.Message) {
 	}
 }
 
-// forget lets go of what is kept for a call that is over.
+// forget releases what is kept for a call that has ended.
 func (c *modernCall) forget() {
 	c.collect.Stop()
 	c.takeKept()
@@ -188,16 +187,14 @@ func (c *modernCall) forget() {
 	}
 }
 
-// cancel ends a call that its client does not want any more. The reason may be
-// nil.
+// cancel ends a call that its client has cancelled, with a reason that may be nil.
 func (c *modernCall) cancel(reason json.RawMessage) {
 	c.r = nil
 	c.drop(reason, peer.ErrClientGone)
 }
 
-// drop ends a call that nobody wants the answer of. The server hears one thing:
-// why as the answer to what it has asked for the call, else that the call is cancelled,
-// and the reason.
+// drop ends an abandoned call. The server gets one stimulus: why, as the answer to its open requests, or a
+// cancellation with the reason.
 func (c *modernCall) drop(reason json.RawMessage, why *jsonrpc.Error) {
 	c.forget()
 	switch {
@@ -213,7 +210,7 @@ func (c *modernCall) drop(reason json.RawMessage, why *jsonrpc.Error) {
 	}
 }
 
-// dismiss takes a call out that the session has not sent.
+// dismiss removes a call that was not sent.
 func (l *legacySession) dismiss(c *modernCall) {
 	for i, other := range l.waiting {
 		if other == c {
@@ -224,8 +221,7 @@ func (l *legacySession) dismiss(c *modernCall) {
 	c.leaveSession()
 }
 
-// fade leaves a call to itself. It is cancelled if it has not ended in time, and the
-// session goes on.
+// fade gives a call time to end by itself, and then cancels it.
 func (l *legacySession) fade(c *modernCall) {
 	c.state = cancelled
 	c.collect = l.a.after(peer.FadeFor, func() {
@@ -235,9 +231,8 @@ func (l *legacySession) fade(c *modernCall) {
 	})
 }
 
-// cancel tells the server that a call is cancelled, if it was sent. It may not hear
-// that at once, so that the call stays in the session for a while: what is asked meanwhile may
-// be about it.
+// cancel cancels a call at the server, if it was sent. The call stays in the session for a while, since requests
+// of the server may still belong to it.
 func (l *legacySession) cancel(c *modernCall, reason json.RawMessage) {
 	if c.Recall() {
 		c.leaveSession()
@@ -245,7 +240,7 @@ func (l *legacySession) cancel(c *modernCall, reason json.RawMessage) {
 	}
 	c.state = cancelled
 	if !c.Take() {
-		return // it is answered at this moment
+		return // it is being answered
 	}
 	values := []jsonrpc.Value{{Key: "requestId", Text: c.ID.Raw()}, {Key: "reason", Text: reason}}
 	l.server.Send(jsonrpc.NewNotification(mcp.MethodCancelled, jsonrpc.Set(nil, values...)))
@@ -261,24 +256,23 @@ func (l *legacySession) cancel(c *modernCall, reason json.RawMessage) {
 }
 
 const (
-	collectFor      = 25 * time.Millisecond  // what a server asks together is asked together
-	startCollectFor = 250 * time.Millisecond // a call that ends within this time was not what a request of the start is about
-	maxSuspended    = 256                    // of one key on one upstream; beyond, see minSuspended, or the server is refused
-	maxRounds       = 8                      // of one call; beyond, the server is refused
+	collectFor      = 25 * time.Millisecond  // requests of a server within this time are sent to the client together
+	startCollectFor = 250 * time.Millisecond // longer, since a request at the start of a server may not belong to the call
+	maxSuspended    = 256                    // of one key on one upstream; beyond, see minSuspended, or the server's request is refused
+	maxRounds       = 8                      // of one call; further requests of the server are refused
 )
 
-// A suspension is where a call waits whose client was told to come back with input. The
-// requestState of each round names it: 128 random bits, that only clients of its key
-// can use. Its methods are called with account.mu held.
+// A suspension is a call that waits for its client to come back with input. The requestState of its newest round
+// names it: 128 random bits that only clients of its key can use. Its methods are called with account.mu held.
 type suspension struct {
 	a      *account
 	state  string      // the newest
-	call   *modernCall // nil if the call begins anew when its client comes back
-	round  byte        // that the newest state is of
+	call   *modernCall // nil if the call starts again when its client returns
+	round  byte        // of the newest state
 	digest [32]byte
-	since  time.Time     // that state was given
-	expiry time.Time     // of it
-	timer  *timers.Timer // until then
+	since  time.Time     // when the state was issued
+	expiry time.Time     // of the state
+	timer  *timers.Timer // runs until expiry
 }
 
 // newSuspensionLocked returns a suspension; nil if there are too many.
@@ -292,7 +286,7 @@ func (a *account) newSuspensionLocked(c *modernCall, digest [32]byte) *suspensio
 	return p
 }
 
-// isAtServer reports whether the server is at the call.
+// isAtServer reports whether the server still works on the call.
 func (p *suspension) isAtServer() bool { return p.call != nil && p.call.session != nil }
 
 // newState begins a round and returns its requestState.
@@ -308,7 +302,7 @@ func (p *suspension) newState() string {
 	return p.state
 }
 
-// forget ends a suspension, if that was not done before.
+// forget ends a suspension. It may be called repeatedly.
 func (p *suspension) forget() {
 	if p.a.suspensions[p.state] != p {
 		return
@@ -318,7 +312,7 @@ func (p *suspension) forget() {
 	p.a.release()
 }
 
-// expire ends a call whose client does not come back.
+// expire ends a call whose client has not come back in time.
 func (p *suspension) expire() {
 	switch {
 	case p.a.suspensions[p.state] != p, time.Now().Before(p.expiry): // another round has begun
@@ -329,8 +323,7 @@ func (p *suspension) expire() {
 	p.end(errNoInput)
 }
 
-// end ends a suspension and the call in it, which nobody comes back to. The server
-// hears why as the answer to what it asked.
+// end ends a suspension and its call. The server gets why as the answer to its requests.
 func (p *suspension) end(why *jsonrpc.Error) {
 	p.forget()
 	if c := p.call; c != nil {
@@ -338,20 +331,20 @@ func (p *suspension) end(why *jsonrpc.Error) {
 	}
 }
 
-// giveUp ends the call of a suspension before its time.
+// giveUp ends a suspended call before it expires.
 func (p *suspension) giveUp() {
 	p.a.life.logger().Debug("suspended call ended early: others need its session", "upstream", p.a.id.upstream)
 	p.end(errNoInput)
 }
 
-// gather waits for what else is asked before the client hears of it.
+// gather waits for further requests of the server before the client is asked.
 func (c *modernCall) gather(d time.Duration) {
 	if c.state == forwarded && c.collect == nil {
 		c.collect = c.group.a.life.timers.After(d, c.suspend)
 	}
 }
 
-// suspend answers the client with what the server has asked. It takes the lock.
+// suspend answers the client with the requests of the server. It takes the lock.
 func (c *modernCall) suspend() {
 	digest := c.digestNow()
 	a := c.group.a
@@ -362,7 +355,7 @@ func (c *modernCall) suspend() {
 	}
 	c.collect = nil
 	if len(c.requests) == 0 {
-		return // they were taken back
+		return // the server has cancelled them
 	}
 	if c.suspension == nil {
 		c.suspension = a.newSuspensionLocked(c, digest)

@@ -14,12 +14,11 @@ import (
 )
 
 const (
-	// maxStreamCalls bounds the open calls of one stream, on which all clients of a
-	// principal may come. Those beyond are refused.
+	// maxStreamCalls bounds the open calls of one stream, which all clients of a principal
+	// may share. Further ones are refused.
 	maxStreamCalls = 8192
 
-	// A stream of which more than this waits to be read is ended: the sessions
-	// behind it are those of others, too.
+	// A stream with more unread messages is ended, since its sessions may serve others.
 	maxUnread      = 2 * maxStreamCalls
 	maxUnreadBytes = 64 << 20
 )
@@ -55,8 +54,8 @@ func (a *account) serve(ctx context.Context, c jsonrpc.Conn) error {
 	return err
 }
 
-// refused is what is said to a request that is not entered: here one whose id is in use is
-// answered under it.
+// refused returns the answer to a request that the Peer refuses. A request whose id is in use is answered under
+// that id.
 func refused(r *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
 	if why != jsonrpc.ErrInUse {
 		return answer
@@ -73,12 +72,12 @@ func whyDone(ctx context.Context) error {
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Err: cause}
 }
 
-// tooSlow ends the stream of one who reads nothing for long.
+// tooSlow ends the stream of a client that does not read.
 func (s *modernClient) tooSlow(*jsonrpc.Message) {
 	s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowStream, Delivered: true})
 }
 
-// leave lets go of everything that is the stream's, which has ended.
+// leave releases what a stream has that has ended.
 func (s *modernClient) leave(end error) {
 	s.a.mu.Lock()
 	s.leaveLocked()
@@ -94,7 +93,7 @@ func (s *modernClient) leaveLocked() {
 	delete(s.a.streams, s)
 }
 
-// request begins a call, or goes on with one.
+// request begins a call, or resumes one.
 func (s *modernClient) request(r *peer.Request) {
 	said, err := ReadRequest(mcp.Read(r.Message))
 	switch {
@@ -121,22 +120,21 @@ func (s *modernClient) call(r *peer.Request, said Request) {
 	}
 }
 
-// enterLocked makes c the call of a request of s. It reports false if nobody waits for that
-// any more.
+// enterLocked makes r the newest request of c. It reports false if the request was cancelled.
 func (s *modernClient) enterLocked(c *modernCall, r *peer.Request, said Request) bool {
 	if s.ended || !r.OnCancel(func(m *jsonrpc.Message, _ jsonrpc.Span) { c.cancelled(r, m) }) {
 		return false
 	}
-	r.Message = nil // what is needed of it is the call's
+	r.Message = nil // the call has what it needs
 	r.Value, c.r, c.s, c.Request = c, r, s, said
-	if c.group == nil { // a call that comes back stays in the session that it has
+	if c.group == nil { // a resumed call stays in its session
 		c.group = s.a.groupLocked(said.Capabilities)
 	}
 	return true
 }
 
-// cancelled ends a call whose client has cancelled its request, with m, or has left. It is
-// not answered. What is suspended was answered, and lives on. It takes the lock.
+// cancelled ends a call whose client has cancelled its request with m, or has left (nil). It is not answered. A
+// suspended call was answered, and continues. It takes the lock.
 func (c *modernCall) cancelled(r *peer.Request, m *jsonrpc.Message) {
 	var reason json.RawMessage
 	if m != nil {
@@ -150,8 +148,8 @@ func (c *modernCall) cancelled(r *peer.Request, m *jsonrpc.Message) {
 	}
 }
 
-// retry handles a request that comes back with a requestState. Whatever is wrong with
-// it, the call never runs a second time: its first half may have had its effect.
+// retry handles a request with a requestState. Even if something is wrong with it, the call never runs a second
+// time: its first part may have had an effect.
 func (s *modernClient) retry(r *peer.Request, said Request) {
 	if err := checkResponses(said.Input); err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
@@ -164,7 +162,7 @@ func (s *modernClient) retry(r *peer.Request, said Request) {
 	}
 }
 
-// checkResponses returns what keeps inputResponses from being an object of results.
+// checkResponses returns an error unless inputResponses is an object of results.
 func checkResponses(responses json.RawMessage) error {
 	if responses == nil {
 		return nil
@@ -181,8 +179,8 @@ func checkResponses(responses json.RawMessage) error {
 	return wrong
 }
 
-// comeBack goes on with the call that a state belongs to. If it was answered meanwhile,
-// it returns that answer, to be given to the client.
+// comeBack resumes the call that a state names. If the call has been answered meanwhile, it returns the call and
+// the answer for the client.
 func (s *modernClient) comeBack(r *peer.Request, said Request, u stateUse) (*modernCall, *jsonrpc.Message) {
 	a := s.a
 	a.mu.Lock()
@@ -219,8 +217,7 @@ func (s *modernClient) comeBack(r *peer.Request, said Request, u stateUse) (*mod
 	return nil, nil
 }
 
-// goOn gives the server the input that it has asked for. What is missing is
-// asked again.
+// goOn passes the client's input to the server. Missing input is asked for again.
 func (c *modernCall) goOn() {
 	defer c.LetGo()
 	l := c.session
@@ -241,8 +238,7 @@ func (c *modernCall) goOn() {
 	}
 }
 
-// responses returns what the client says to each open request, nil for nothing, in
-// one pass. What can be read in two ways says nothing.
+// responses returns the client's response to each open request, nil for none. Ambiguous input counts as none.
 func (c *modernCall) responses() []json.RawMessage {
 	keys, at, responses := make([]string, len(c.requests)), make([]jsonrpc.Span, len(c.requests)), make([]json.RawMessage, len(c.requests))
 	for i, q := range c.requests {
@@ -256,9 +252,8 @@ func (c *modernCall) responses() []json.RawMessage {
 	return responses
 }
 
-// urlsOf returns the requests for input that a refusal amounts to which names URLs to
-// visit first (2025-11-25 client/elicitation, "URL Elicitation Required"); or the
-// error for a client that does not take them.
+// urlsOf returns the requests for input for a refusal that names URLs to visit first (2025-11-25
+// client/elicitation, "URL Elicitation Required"), or the error for a client that does not support them.
 func (c *modernCall) urlsOf(e WireError) (*jsonrpc.Message, []byte) {
 	list, err := jsonrpc.Member(e.Data, "elicitations")
 	elicitations, errList := jsonrpc.Elements(list)
@@ -276,8 +271,8 @@ func (c *modernCall) urlsOf(e WireError) (*jsonrpc.Message, []byte) {
 	return nil, jsonrpc.Set(nil, requests...)
 }
 
-// restart returns the answer to a call that was refused until its client has
-// visited URLs. When it comes back the call begins anew: nothing has run.
+// restart returns the answer to a call that was refused until its client has visited URLs. Nothing has run, so the
+// call starts again when the client returns.
 func (c *modernCall) restart(requests json.RawMessage, digest [32]byte) *jsonrpc.Message {
 	if c.restarts >= maxRounds {
 		return jsonrpc.Failure(errTooManyAsks)
@@ -290,7 +285,7 @@ func (c *modernCall) restart(requests json.RawMessage, digest [32]byte) *jsonrpc
 	return &jsonrpc.Message{Result: InputRequired(requests, p.newState(), c.serverInfo)}
 }
 
-// restartLocked begins a call anew, once.
+// restartLocked starts a call again, once.
 func (s *modernClient) restartLocked(r *peer.Request, said Request, p *suspension, u stateUse) {
 	c := newModernCall(r.Message)
 	if c.restarts = p.round; !s.enterLocked(c, r, said) {

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	maxListens = 256  // of one stream; beyond, they are refused
-	maxPending = 1024 // resources that were updated and not told of; beyond, see hearUpdate
+	maxListens = 256  // of one stream; further ones are refused
+	maxPending = 1024 // unsent updates of resources; beyond, see hearUpdate
 
-	noticeFor = 20 * time.Millisecond // the same of several sessions is told once
+	noticeFor = 20 * time.Millisecond // notifications within this time are merged
 
-	// ackWithin is when a listen is acknowledged, since it came, whatever the server
-	// says of some URIs: the proxy waits for 500 ms, and would tell of none.
+	// ackWithin is the time within which a listen is acknowledged, even if the server has not
+	// answered for some URIs: the proxy waits for 500 ms and would then report none.
 	ackWithin = 400 * time.Millisecond
 )
 
-// A modernListen is a subscriptions/listen of a client. It hears from one session of its
-// key, and from a new one when that is lost. Its methods are called with account.mu held.
+// A modernListen is a subscriptions/listen of a client. It uses one session of its key, and a new one when that is
+// lost. Its methods are called with account.mu held.
 type modernListen struct {
 	// Static after construction.
 	s          *modernClient
@@ -33,18 +33,18 @@ type modernListen struct {
 	g          *group
 	clientInfo json.RawMessage
 	wants      [4]bool  // changes of lists, as in mcp.Filter
-	uris       []string // each once
+	uris       []string // without duplicates
 
-	session  *legacySession  // nil while it has none
-	asking   map[string]bool // URIs whose subscription is not answered
+	session  *legacySession  // nil while there is none
+	asking   map[string]bool // URIs whose subscribe is not answered
 	honoured map[string]bool // URIs
 	lists    [4]bool         // acknowledged
 	acked    bool
 	ended    bool
 	again    timers.Retry       // to have a session
-	timer    *timers.Timer      // until the ack
-	pending  []*jsonrpc.Message // what to tell, in order, each thing once
-	places   map[string]int     // in pending, by the method or the URI that was updated; nil for none
+	timer    *timers.Timer      // runs until the acknowledgment
+	pending  []*jsonrpc.Message // unsent notifications in order, one for each list or URI
+	places   map[string]int     // index in pending by method or URI
 	flush    *timers.Timer      // of pending
 }
 
@@ -66,7 +66,7 @@ func (s *modernClient) listen(r *peer.Request, said Request) {
 		return
 	}
 	r.Value = l
-	l.g = s.a.groupLocked(said.Capabilities) // which a listen that is refused must not leave behind
+	l.g = s.a.groupLocked(said.Capabilities) // after the checks, since a refused listen must not leave a group behind
 	s.listens[l] = struct{}{}
 	l.g.listens[l] = struct{}{}
 	if !l.bind() {
@@ -74,8 +74,7 @@ func (s *modernClient) listen(r *peer.Request, said Request) {
 	}
 }
 
-// bind gives the listen a session to hear from. It reports false if there is
-// none.
+// bind gives the listen a session. It reports false if there is none.
 func (l *modernListen) bind() bool {
 	session := l.g.free(false)
 	if session == nil {
@@ -91,7 +90,7 @@ func (l *modernListen) bind() bool {
 	return true
 }
 
-// begin subscribes, once the session is ready.
+// begin subscribes once the session is ready.
 func (l *modernListen) begin() {
 	l.again.Reset()
 	resumed, can := l.acked, &l.session.welcome
@@ -113,8 +112,8 @@ func (l *modernListen) begin() {
 	}
 }
 
-// patience is how long the server has for what it says of URIs. If its start took all
-// the time nobody waits any more.
+// patience returns how long to wait for the server's answers. If its start took all the time, the client no longer
+// waits for an early acknowledgment.
 func (l *modernListen) patience() time.Duration {
 	if left := ackWithin - time.Since(l.came); left > 0 {
 		return left
@@ -126,7 +125,7 @@ func (l *modernListen) subscribe() {
 	for _, uri := range l.uris {
 		l.asking[uri] = true
 	}
-	for _, uri := range slices.Clone(l.uris) { // the last answer may be there at once
+	for _, uri := range slices.Clone(l.uris) { // answers may come at once and change l.uris
 		l.session.subs.Add(uri, mcp.Subscribing[*modernListen]{
 			By: l, On: true, Params: mcp.URIParams(uri),
 			Wanted: func() bool { return l.asking[uri] && !l.ended },
@@ -139,7 +138,7 @@ func (l *modernListen) subscribe() {
 	}
 }
 
-// subscribed hears how a subscription went.
+// subscribed handles the answer to a subscribe.
 func (l *modernListen) subscribed(uri string, ok bool) {
 	if !l.asking[uri] {
 		return
@@ -153,15 +152,14 @@ func (l *modernListen) subscribed(uri string, ok bool) {
 	}
 }
 
-// ack tells the client what it will hear of. What the server has not agreed to
-// by now is not among it.
+// ack acknowledges what the client will be notified of: what the server has agreed to so far.
 func (l *modernListen) ack() {
 	if l.acked || l.ended || l.session == nil {
 		return
 	}
 	l.acked = true
 	l.timer.Stop()
-	l.asking = nil // what comes of these is given back
+	l.asking = nil // late subscriptions are released
 	l.uris = slices.DeleteFunc(l.uris, func(uri string) bool { return !l.honoured[uri] })
 	l.forgetOthers()
 
@@ -174,15 +172,15 @@ func (l *modernListen) ack() {
 	l.flushLater()
 }
 
-// send sends a frame of the listen.
+// send sends a notification of the listen.
 func (l *modernListen) send(method string, params json.RawMessage) {
 	m := jsonrpc.NewNotification(method, mcp.SetMeta(params, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()}))
 	m.Related = l.r.ID
 	l.s.peer.Send(m)
 }
 
-// lost handles that the session has ended. Before the ack that is the end of the
-// listen, too; afterwards there will be another session.
+// lost handles the end of the session. Before the acknowledgment the listen fails; afterwards it gets another
+// session.
 func (l *modernListen) lost(err *jsonrpc.Message) {
 	l.session = nil
 	switch {
@@ -220,7 +218,7 @@ func (l *modernListen) finish() {
 	l.end()
 }
 
-// end ends the listen without a word.
+// end ends the listen without an answer.
 func (l *modernListen) end() {
 	if l.ended {
 		return
@@ -239,7 +237,7 @@ func (l *modernListen) end() {
 	l.g.forget()
 }
 
-// catchUp tells of everything that may have changed while nobody listened.
+// catchUp notifies the client of everything that may have changed while there was no session.
 func (l *modernListen) catchUp() {
 	for _, method := range []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged} {
 		l.listChanged(method, jsonrpc.NewNotification(method, nil))
@@ -253,8 +251,8 @@ func updated(uri string) *jsonrpc.Message {
 	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, mcp.URIParams(uri))
 }
 
-// hearUpdate handles that a resource was updated, which may be a part of what
-// the listen subscribed to. When too much waits to be told, it tells of that as a whole.
+// hearUpdate handles an updated resource, which may be part of one that the listen watches. If too many updates
+// are pending, it reports that one instead.
 func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {
 	watched, ok := l.watched(uri)
 	if !ok {
@@ -280,8 +278,8 @@ func (l *modernListen) listChanged(method string, m *jsonrpc.Message) {
 	l.note(method, m)
 }
 
-// note has the client told of something, in a moment and after the ack. The
-// newest word about a thing counts.
+// note queues a notification to be sent soon, after the acknowledgment. It replaces an earlier one about the same
+// list or URI.
 func (l *modernListen) note(about string, m *jsonrpc.Message) {
 	if at, known := l.places[about]; known {
 		l.pending[at] = m
@@ -295,7 +293,7 @@ func (l *modernListen) note(about string, m *jsonrpc.Message) {
 	l.flushLater()
 }
 
-// forgetOthers drops what came before the ack and is not in it.
+// forgetOthers drops early notifications that the acknowledgment does not cover.
 func (l *modernListen) forgetOthers() {
 	early := l.pending
 	l.pending, l.places = nil, nil
@@ -326,8 +324,7 @@ func (l *modernListen) flushNow() {
 	l.pending, l.places = nil, nil
 }
 
-// watched returns what the listen subscribed to that a resource is or is a part
-// of, if anything.
+// watched returns the URI of the listen that a resource equals or is part of.
 func (l *modernListen) watched(uri string) (watched string, ok bool) {
 	for _, mine := range l.uris {
 		if uri == mine || strings.HasPrefix(uri, strings.TrimSuffix(mine, "/")+"/") {

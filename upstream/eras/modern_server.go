@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	startFor        = 2 * time.Second // servers ask for roots when they start, which says nothing of their calls
-	maxCallRequests = 64              // of one call at once; beyond, they are refused
+	startFor        = 2 * time.Second // servers ask for roots when they start, independently of calls
+	maxCallRequests = 64              // of one call at a time; further ones are refused
 )
 
 // A serverRequest is a request of a legacy server that a client has to answer.
@@ -53,7 +53,7 @@ func (l *legacySession) asked(r *peer.Request) {
 	}
 }
 
-// ofStart reports whether a request may be one that a server makes when it starts.
+// ofStart reports whether a request may be one that servers make when they start.
 func (l *legacySession) ofStart(method string) bool {
 	return method == mcp.MethodRootsList && time.Since(l.began) < startFor
 }
@@ -61,9 +61,9 @@ func (l *legacySession) ofStart(method string) bool {
 // keyOf returns the key in inputRequests of the nth request for a call.
 func keyOf(n int) string { return "q" + strconv.Itoa(n) }
 
-// whose returns the call that a request of the server belongs to. That must be certain, or
-// it might be shown to somebody else. An upstream whose requests do not tell has a session
-// for each call from then on.
+// whose returns the call that a request of the server belongs to. It must be certain, since the request could
+// otherwise be shown to another client. Once an upstream sends requests that do not name their call, each call
+// gets its own session.
 func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 	switch r.Method {
 	case mcp.MethodRootsList, mcp.MethodSample, mcp.MethodElicit:
@@ -83,7 +83,7 @@ func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 	switch {
 	case n != 1 && ofStart, n == 0 && r.Method == mcp.MethodRootsList:
 		return nil, jsonrpc.MethodNotFound(r.Method)
-	case ofStart: // may be of the call, too
+	case ofStart: // may belong to the call, too
 		return c, nil
 	}
 	if _, known := l.a.life.asking.LoadOrStore(l.a.id.upstream, true); !known {
@@ -99,8 +99,8 @@ func (l *legacySession) whose(r *peer.Request) (*modernCall, *jsonrpc.Error) {
 	return nil, peer.ErrUnattributed
 }
 
-// ambiguous handles a request that cannot be attributed. If that is because of suspended
-// calls alone, the oldest gives way for the next request.
+// ambiguous handles a request that cannot be attributed. If only suspended calls are the reason, the oldest ends,
+// for the sake of the next request.
 func (l *legacySession) ambiguous(method string) {
 	level := slog.LevelDebug
 	if !l.warned {
@@ -119,7 +119,7 @@ func (l *legacySession) ambiguous(method string) {
 	l.a.giveUpOldestLocked(func(p *suspension) bool { return p.isAtServer() && p.call.session == l })
 }
 
-// atWork returns how many calls the server works on, and one of them.
+// atWork returns the number of calls that the server works on, and one of them.
 func (l *legacySession) atWork() (one *modernCall, n int) {
 	for c := range l.calls {
 		if c.works() {
@@ -130,8 +130,7 @@ func (l *legacySession) atWork() (one *modernCall, n int) {
 	return one, n
 }
 
-// refuses returns why the client of a call cannot be asked something; nil if it
-// can.
+// refuses returns the reason why the client of a call cannot be asked; nil if it can.
 func (c *modernCall) refuses(m *jsonrpc.Message) *jsonrpc.Error {
 	switch {
 	case c.state == cancelled:
@@ -144,7 +143,7 @@ func (c *modernCall) refuses(m *jsonrpc.Message) *jsonrpc.Error {
 	return AbilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
 }
 
-// refuse answers all requests that belong to a call with an error.
+// refuse answers all open server requests of a call with an error.
 func (c *modernCall) refuse(err *jsonrpc.Error) {
 	for _, q := range c.requests {
 		q.Fail(err)
@@ -152,7 +151,7 @@ func (c *modernCall) refuse(err *jsonrpc.Error) {
 	c.requests = nil
 }
 
-// done forgets a request that is over.
+// done removes a request that has ended.
 func (q *serverRequest) done() {
 	q.c.requests = slices.DeleteFunc(q.c.requests, func(other *serverRequest) bool { return other == q })
 }
@@ -160,16 +159,16 @@ func (q *serverRequest) done() {
 // heard handles a notification of the server.
 func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
 	switch m.Method {
-	case mcp.MethodProgress, mcp.MethodCancelled: // of what is over
+	case mcp.MethodProgress, mcp.MethodCancelled: // of calls that have ended
 	case mcp.MethodLog:
 		l.message(m, of)
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
-		for li := range l.g.listens { // the newest list is the same for all sessions
+		for li := range l.g.listens { // all sessions have the same lists
 			li.listChanged(m.Method, m)
 		}
 	case mcp.MethodResourceUpdated:
 		l.updated(m)
-	case mcp.MethodElicited, mcp.MethodTaskStatus: // nothing of the modern era
+	case mcp.MethodElicited, mcp.MethodTaskStatus: // not part of the modern era
 	default:
 		if c := l.callOf(m, of); c != nil {
 			c.tell(m, StripReserved(m.Params))
@@ -177,7 +176,7 @@ func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// updated tells the listens of the session that watch a resource.
+// updated notifies the listens of the session that watch a resource.
 func (l *legacySession) updated(m *jsonrpc.Message) {
 	uri, ok := mcp.KeyOf(m)
 	if !ok {
@@ -188,7 +187,7 @@ func (l *legacySession) updated(m *jsonrpc.Message) {
 	}
 }
 
-// tell sends the client a notification that belongs to a call, with other params.
+// tell sends the client a notification of a call, with other params.
 func (c *modernCall) tell(m *jsonrpc.Message, params json.RawMessage) {
 	if c.r == nil || c.state != forwarded {
 		return
@@ -196,8 +195,7 @@ func (c *modernCall) tell(m *jsonrpc.Message, params json.RawMessage) {
 	c.s.peer.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.r.ID})
 }
 
-// callOf returns the call that a notification surely belongs to; nil if that
-// cannot be told.
+// callOf returns the call that a notification belongs to; nil if that is not certain.
 func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) *modernCall {
 	switch {
 	case !m.Related.IsZero() && l.relates && of == nil:
@@ -213,9 +211,8 @@ func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) *modernCall {
 	return nil
 }
 
-// message brings a log message to the call that it belongs to, as far as that
-// wants to hear it. If it cannot be told, but only one call of a client wants to hear
-// anything, it is that call's. Those of a principal may be of different clients.
+// message routes a log message to its call, if that wants the level. If the call is not certain, but only one call
+// of a client wants any log messages, that call gets it. Calls of a principal may belong to different clients.
 func (l *legacySession) message(m *jsonrpc.Message, of *peer.Call) {
 	c := l.callOf(m, of)
 	if c == nil && (m.Related.IsZero() || !l.relates) && !l.a.holder.Principal {
@@ -242,8 +239,7 @@ func (l *legacySession) onlyListener() (only *modernCall) {
 	return only
 }
 
-// progress brings progress to the call whose token it has. While nobody waits for the
-// call, the last of it is kept.
+// progress passes progress to the call that has its token. While the call is suspended, the last progress is kept.
 func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
 	switch {
 	case c.session != l:
@@ -254,8 +250,8 @@ func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
 	}
 }
 
-// tellProgress tells the client of progress under its own token. After an
-// interruption only what is further on is told.
+// tellProgress sends progress to the client under its own token. After a suspension only increased progress is
+// sent.
 func (c *modernCall) tellProgress(m *jsonrpc.Message) {
 	params := m.Params
 	if c.Token == nil || c.suspension != nil && c.progress.last != nil && !further(params, c.progress.last) {
@@ -273,20 +269,19 @@ func progressIn(params json.RawMessage) float64 {
 	return n
 }
 
-// A callLevel is the log level of a legacy server that modern clients use. Guarded by
-// account.mu.
+// A callLevel is the log level of a legacy server that modern clients use. account.mu guards it.
 type callLevel struct {
-	told    int  // what the server was told to log; zero for nothing
-	asking  bool // and it has not answered
+	told    int  // the level that was sent last; zero for none
+	asking  bool // the server has not answered
 	refused bool
 }
 
 // levelWithin is how long calls wait for the answer to setLevel.
 const levelWithin = time.Second
 
-// raiseLevel has the server log what a call wants to hear, and what those want that
-// are under way with it. What it says beyond that is left out. It reports whether the
-// call has to wait until the server has answered, so that nothing is missed.
+// raiseLevel sets the server's log level to the most verbose that the calls in progress want. Messages below a
+// call's level are filtered later. It reports whether the call has to wait for the server's answer, so that it
+// misses nothing.
 func (l *legacySession) raiseLevel(c *modernCall) (wait bool) {
 	if c.Level == 0 || !l.welcome.Logs || l.level.refused {
 		return false
@@ -305,15 +300,14 @@ func (l *legacySession) raiseLevel(c *modernCall) (wait bool) {
 	return l.level.asking
 }
 
-// leveled handles the answer to setLevel. A server that refuses is not asked
-// again in this session, and logs what it likes.
+// leveled handles the answer to setLevel. A server that refuses is not asked again in this session.
 func (l *legacySession) leveled(m *jsonrpc.Message) {
 	l.level.asking = false
 	l.level.refused = m.Error != nil
 	l.forwardAll()
 }
 
-// leveledLate ends the wait for a server that says nothing.
+// leveledLate ends the wait for a server that does not answer.
 func (l *legacySession) leveledLate() {
 	if l.level.asking && l.state == sessionReady {
 		l.level.asking = false

@@ -16,7 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
-// lastWords is how long a server may take to read what it is told last.
+// lastWords is how long a server may take to read the last messages.
 const lastWords = 250 * time.Millisecond
 
 type sessionState int // only moves forward
@@ -27,8 +27,8 @@ const (
 	sessionEnded
 )
 
-// A legacySession is one that modern clients use, whose client this side is. Its methods are
-// called with account.mu held, but for run and answered.
+// A legacySession is a session with a legacy server, which modern clients use. Its methods are called with
+// account.mu held, except for run and answered.
 type legacySession struct {
 	// Static after construction.
 	a      *account
@@ -38,22 +38,22 @@ type legacySession struct {
 	log    *slog.Logger
 	server *peer.Peer
 
-	relates bool // what the server sends is surely related to what it says; owned by run
+	relates bool // the Related of the server's messages is certain; owned by run
 
 	// Guarded by account.mu.
 	state   sessionState
-	waiting []*modernCall            // until the server has answered what comes first
-	calls   map[*modernCall]struct{} // forwarded, suspended, or given up a moment ago
-	working int                      // of calls and waiting, those that the server works on
+	waiting []*modernCall            // until initialize or setLevel is answered
+	calls   map[*modernCall]struct{} // forwarded, suspended, or cancelled recently
+	working int                      // number of calls, sent or waiting, that the server works on
 	level   callLevel
-	warned  bool // of a request that cannot be attributed
+	warned  bool // a request could not be attributed, and was logged
 	subs    mcp.Subscriptions[*modernListen]
-	listens map[*modernListen]struct{} // that hear from this session
-	began   time.Time                  // the session, with initialize answered
-	used    time.Time                  // the last time
-	idle    *timers.Timer              // that reaps
+	listens map[*modernListen]struct{} // that use this session
+	began   time.Time                  // when initialize was answered
+	used    time.Time                  // last
+	idle    *timers.Timer              // runs until reap
 
-	welcome Welcome // written once, before the session is ready
+	welcome Welcome // written once, before state is sessionReady
 }
 
 func newLegacySession(g *group, number int, info json.RawMessage) *legacySession {
@@ -73,9 +73,8 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 	return l
 }
 
-// run is the session from its beginning to its end. When it is ended from here, the Conn
-// is closed as soon as what was said last is sent, or a server that does not read has had
-// time for it. To the host it means that the server is to end as it wishes.
+// run runs the session from its beginning to its end. If this side ends it, the Conn is closed once the last
+// messages are sent or lastWords has passed. The host then stops the server gracefully.
 func (l *legacySession) run() {
 	life := l.a.life
 	defer life.wg.Done()
@@ -102,15 +101,14 @@ func (l *legacySession) ask(method string, params json.RawMessage, answered func
 			l.a.locked(func() { answered(m) })
 		}
 	}
-	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session is over, so is everybody who waits
+	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session has ended, so have all waiting calls
 }
 
-// welcomed handles the answer to initialize. Everything else was waiting for
-// it.
+// welcomed handles the answer to initialize, for which all other messages wait.
 func (l *legacySession) welcomed(m *jsonrpc.Message) {
 	w, ok := ReadWelcome(m.Result)
 	if !ok {
-		if len(m.Result) > 0 && m.Result[0] == '{' { // else the host ends the stream, and says which event that is
+		if len(m.Result) > 0 && m.Result[0] == '{' { // otherwise the host ends the stream, with its event
 			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true})
 		}
 		return
@@ -123,7 +121,7 @@ func (l *legacySession) welcomed(m *jsonrpc.Message) {
 	}
 }
 
-// forwardAll sends what was waiting.
+// forwardAll sends the waiting calls.
 func (l *legacySession) forwardAll() {
 	calls := l.waiting
 	l.waiting = nil
@@ -146,7 +144,7 @@ func (l *legacySession) take(c *modernCall) {
 	l.waiting = append(l.waiting, c)
 }
 
-// forward sends a call to the server, which has said its welcome.
+// forward sends a call to the server, which has answered initialize.
 func (l *legacySession) forward(c *modernCall) {
 	switch {
 	case c.method == mcp.MethodDiscover:
@@ -177,7 +175,7 @@ func (l *legacySession) forward(c *modernCall) {
 	}
 }
 
-// answered handles the server's answer to a call. The end of the session is end's.
+// answered handles the server's answer to a call. The end of the session is handled by end.
 func (l *legacySession) answered(c *modernCall, m *jsonrpc.Message, lost *peer.Lost) {
 	l.a.mu.Lock()
 	if lost != nil || c.session != l {
@@ -195,8 +193,7 @@ func (l *legacySession) answered(c *modernCall, m *jsonrpc.Message, lost *peer.L
 	}
 }
 
-// late handles an answer that nobody waits for. One to a call that was cancelled tells that
-// the server is not at it any more.
+// late handles the answer to a call that was cancelled: the server has stopped working on it.
 func (l *legacySession) late(m *jsonrpc.Message) {
 	n, _ := m.ID.Answered()
 	for c := range l.calls {
@@ -207,8 +204,8 @@ func (l *legacySession) late(m *jsonrpc.Message) {
 	}
 }
 
-// leaveSession takes a call out of its session, which may then be somebody else's.
-// What the server asked for it and nobody has answered is refused.
+// leaveSession removes a call from its session, which then serves others. Open requests of the server for the call
+// are refused.
 func (c *modernCall) leaveSession() {
 	l := c.session
 	if l == nil {
@@ -224,14 +221,13 @@ func (c *modernCall) leaveSession() {
 	}
 }
 
-// busy reports whether the session is of use to anybody.
+// busy reports whether the session is in use.
 func (l *legacySession) busy() bool {
 	return l.state == sessionOpening || len(l.calls)+len(l.waiting)+len(l.listens) > 0
 }
 
-// end is the one place through which every end passes; the first one counts.
-// It is nil if this side ends a session that nobody uses. Who waits for an answer
-// hears of it; who is suspended, when the call comes back.
+// end is the one place through which every end passes; the first one counts. It is nil if this side ends an unused
+// session. Waiting clients get the cause at once, those of suspended calls when they come back.
 func (l *legacySession) end(end *jsonrpc.ClosedError) {
 	if l.state == sessionEnded {
 		return
@@ -251,9 +247,8 @@ func (l *legacySession) end(end *jsonrpc.ClosedError) {
 	l.a.release()
 }
 
-// sendAway ends all streams of the key, without an answer to anything, because
-// the upstream turned out to speak modern: whoever comes again is not translated, and
-// nobody is placed in a session any more. Calls of other sessions may have run.
+// sendAway ends all streams of the key without any answer, because the upstream turned out to speak modern:
+// clients that come again are not translated. Calls of other sessions may have run.
 func (l *legacySession) sendAway(end *jsonrpc.ClosedError) {
 	for _, c := range l.waiting {
 		c.session = nil
@@ -313,8 +308,8 @@ func (l *legacySession) fail(end *jsonrpc.ClosedError) {
 	}
 }
 
-// suspendedSince reports whether the session works for a client that waits. If it does not,
-// since is when the newest of its suspended calls was suspended; zero if there is none.
+// suspendedSince reports whether the session serves a waiting client. If not, since is when the newest of its
+// suspended calls was suspended; zero if there is none.
 func (l *legacySession) suspendedSince() (since time.Time, serves bool) {
 	n := 0
 	for c := range l.calls {
@@ -340,12 +335,12 @@ func (l *legacySession) endSuspended() {
 	}
 }
 
-// onlyWorks reports whether nobody uses the session but for calls that work.
+// onlyWorks reports whether the session is used by nothing but calls that the server works on.
 func (l *legacySession) onlyWorks() bool {
 	return l.state == sessionReady && len(l.calls) == l.working && len(l.listens) == 0
 }
 
-// reap ends a session that nobody has used for a while.
+// reap ends a session that has not been used for a while.
 func (l *legacySession) reap() {
 	if l.state == sessionEnded {
 		return
