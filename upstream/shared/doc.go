@@ -1,29 +1,28 @@
-// Package shared has many clients use one session with a server. It knows no host: it is given
-// functions that start a server, and learns of a server's end by its stream.
+// Package shared lets many clients use one session with a server. It does not know the host: it
+// gets functions that start a server, and learns of a server's end from its stream.
 //
-// [Servers] has many streams, the members, use one session of their own era, each as if it
-// were its own:
+// [Servers] serves many streams, the members, on one session of their own era, as if each had its
+// own:
 //
 //	client ─ stream ─► member ─┐
 //	client ─ stream ─► member ─┼─► session ─ stream ─► server
 //	client ─ stream ─► member ─┘
 //
-// Both ends of a session are a [peer.Peer], which has the ids, the tables and the queues.
-// What is here says to whom a message belongs.
+// Both ends of a session are a [peer.Peer], which has the ids, the tables and the queues. This
+// package decides which member a message belongs to.
 //
-// The session's initialize is this side's, and answers that of each member. Ids and
-// progress tokens, tasks and their cursors, subscriptions, log levels and elicitations are
-// told apart (session.go, and a file for each). A modern server is asked server/discover
-// first, and ends when it has been without members for a while (modern.go, discover.go).
+// The session sends its own initialize, whose answer is the answer to each member. Ids and progress
+// tokens, tasks and their cursors, subscriptions, log levels and elicitations are kept apart
+// (task.go, level.go, server.go). A modern server is asked server/discover first, and ends
+// when it has had no members for a while (modern.go).
 //
-// A call that is cancelled gets one stimulus (package peer, mark.go): what possibly waits for a
-// request that got the one error may end by itself for [peer.FadeFor], and is cancelled then.
-// For a moment after a cancellation the server may still speak of the call, and what it says
-// is nobody else's.
+// A cancelled call causes one stimulus (package peer, mark.go): a call that may wait for a request
+// that got the one error has [peer.FadeFor] to end by itself, and is cancelled then. For a
+// moment after a cancellation the server may still send messages for the call, and these are not
+// attributed to other clients.
 //
-// Goroutines are those of Peer: of a session, and of a member, which is run by the caller of
-// Attach. Beside these there are timers. [Servers.Stop] waits for all of them. A call costs no
-// goroutine.
+// The goroutines are those of the Peers: of a session, and of a member, which the caller of Attach
+// runs. There are also timers. [Servers.Stop] waits for all of them. A call costs no goroutine.
 //
-// A session's lock guards everything in it. It is taken before that of a Peer.
+// A session's lock guards everything in it, and is taken before that of a Peer.
 package shared
