@@ -11,17 +11,16 @@ import (
 )
 
 const (
-	// believed is how long an upstream counts as not modern. Silence means that, too
-	// (1.7 of 2026-07-28 basic/transports/stdio), and a slow start is silent: a wrong
-	// verdict would stay for ever.
+	// believed is how long an upstream counts as not modern. It expires since silence also means
+	// not modern (1.7 of 2026-07-28 basic/transports/stdio), and a slow start is silent.
 	believed = 10 * time.Minute
 
-	// doubted is the same for an upstream whose legacy era failed, too: then it was
-	// down rather than old.
+	// doubted is the same for an upstream that also failed in the legacy era: it was probably
+	// down.
 	doubted = 30 * time.Second
 )
 
-// An opinion is what is known of an upstream about one era.
+// An opinion is what is known of one era of an upstream.
 type opinion byte
 
 const (
@@ -30,32 +29,31 @@ const (
 	yes
 )
 
-// An eraFinder finds out which eras one upstream speaks, and remembers it until the
-// upstream is replaced.
+// An eraFinder finds out which eras an upstream speaks, and remembers it until the upstream is replaced.
 type eraFinder struct {
 	// Static after construction.
-	only  mcp.Era // the only era that it can be; "" if that is to be found out
+	only  mcp.Era // the configured era; "" if it has to be found out
 	probe func() (modern, told bool, err error)
-	wg    *sync.WaitGroup // of probes
+	wg    *sync.WaitGroup // probes
 
 	mu     sync.Mutex // guards the fields below; taken last
-	legacy opinion    // whether initialize was ever answered
+	legacy opinion    // yes once initialize was answered
 	modern opinion
-	until  time.Time // how long modern is no
-	unsure bool      // modern is no, though no answer said so
-	asking *probeRun // that is under way; nil for none
+	until  time.Time // when modern == no expires
+	unsure bool      // modern == no without an answer that says so
+	asking *probeRun // in progress; nil for none
 }
 
-// A probeRun is one probe. All who need to know wait for the same one.
+// A probeRun is one probe, which all concurrent callers share.
 type probeRun struct {
 	done   chan struct{} // closed with the fields below set
 	modern bool
-	told   bool  // an answer said so
-	err    error // why it is not known
+	told   bool  // an answer decided it
+	err    error // why it was not decided
 }
 
-// speaksTo returns the era in which the upstream is spoken to for a client of an era:
-// the client's own if the upstream speaks it. It may take as long as a probe.
+// speaksTo returns the era in which to talk to the upstream for a client of an era: the client's own if the
+// upstream speaks it. It may take as long as a probe.
 func (f *eraFinder) speaksTo(ctx context.Context, client mcp.Era) (mcp.Era, error) {
 	if f.only != "" {
 		return f.only, nil
@@ -64,7 +62,7 @@ func (f *eraFinder) speaksTo(ctx context.Context, client mcp.Era) (mcp.Era, erro
 		if f.onlyModern() {
 			return mcp.Modern, nil
 		}
-		return mcp.Legacy, nil // until it has refused that
+		return mcp.Legacy, nil // until it refuses initialize
 	}
 	modern, err := f.speaksModern(ctx.Done())
 	if err != nil || modern {
@@ -75,8 +73,8 @@ func (f *eraFinder) speaksTo(ctx context.Context, client mcp.Era) (mcp.Era, erro
 
 var errGone = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errors.New("while determining the upstream's era")}
 
-// speaksModern reports whether the upstream speaks modern, and asks it if that is not
-// known. Whoever is done does not wait.
+// speaksModern reports whether the upstream speaks modern, with a probe if that is not known. It returns early if
+// ctx is done.
 func (f *eraFinder) speaksModern(done <-chan struct{}) (bool, error) {
 	a := f.ask()
 	select {
@@ -87,7 +85,7 @@ func (f *eraFinder) speaksModern(done <-chan struct{}) (bool, error) {
 	}
 }
 
-// ask returns the asking to wait for. It has ended if the answer is known already.
+// ask returns the probe to wait for. It has ended already if the answer is known.
 func (f *eraFinder) ask() *probeRun {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +106,7 @@ func (f *eraFinder) ask() *probeRun {
 	return a
 }
 
-// learn remembers what an asking has found out.
+// learn stores the result of a probe.
 func (f *eraFinder) learn(a *probeRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,8 +120,7 @@ func (f *eraFinder) learn(a *probeRun) {
 	}
 }
 
-// misread forgets what was believed of the modern era: the upstream does not answer in
-// it.
+// misread forgets that the upstream speaks modern: it does not answer in that era.
 func (f *eraFinder) misread() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,16 +130,16 @@ func (f *eraFinder) misread() {
 	}
 }
 
-// initialized notes that the upstream answered initialize.
+// initialized records that the upstream answered initialize.
 func (f *eraFinder) initialized() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.legacy = yes
 }
 
-// notInitialized notes that the upstream refused initialize, or began no session with
-// it. It reports whether the upstream speaks the modern era instead, and whether that is
-// news. It may take as long as a probe; whoever is done does not wait.
+// notInitialized records that the upstream refused initialize, or began no session with it. It reports whether the
+// upstream speaks the modern era instead, and whether that was unknown before. It may take as long as a probe, and
+// returns early if ctx is done.
 func (f *eraFinder) notInitialized(done <-chan struct{}) (modern, news bool) {
 	if f.only != "" || !f.doubt() {
 		return false, false
@@ -165,9 +162,9 @@ func (f *eraFinder) notInitialized(done <-chan struct{}) (modern, news bool) {
 	return modern, news
 }
 
-// doubt forgets old opinions about an upstream that did not take initialize. If it did
-// once, it was replaced, and may speak modern since. If it never said that it does not
-// speak modern, it may. There is no doubt, and doubt reports false, if it speaks both.
+// doubt forgets old opinions about an upstream that did not accept initialize: if it did before, it was replaced
+// and may speak modern now; if no answer ever said that it does not speak modern, it may. It reports false, and
+// forgets nothing, if the upstream speaks both.
 func (f *eraFinder) doubt() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

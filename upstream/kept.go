@@ -9,39 +9,38 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// What a stream may have sent before the first answer so that it can still move. A client
-// waits for the answer to initialize, and so sends little.
+// These bound the messages that a stream can move with. Clients send little before initialize is
+// answered.
 const (
 	maxKept      = 256
 	maxKeptBytes = 1 << 20
 )
 
-// A keptStream is a client's stream whose server may turn out to speak the other era. It
-// keeps what the client sends until the server has answered something. If the stream is
-// closed before that with [mcp.ErrOtherEra] and nothing was delivered, the client's stream
-// stays open, and moves: next serves it, and receives everything again.
+// A keptStream is a client's stream whose server may turn out to speak the other era. It keeps what the client
+// sends until the server has answered something. If it is closed before that with [mcp.ErrOtherEra], and nothing
+// was delivered, the client's stream stays open and moves: next serves it and receives all messages again.
 //
-// While it keeps messages, a goroutine reads the next one, so that a reader returns when the
-// stream moves. Afterwards the reader reads by itself.
+// While it keeps messages, a goroutine reads the next one, so that the reader returns when the stream moves.
+// Afterwards the reader reads itself.
 type keptStream struct {
 	// Static after construction.
 	c    jsonrpc.Conn // the client's
 	era  mcp.Era
-	next func(moved jsonrpc.Conn)       // serves the stream once it has moved
-	stay func(end *jsonrpc.ClosedError) // reports a server of the other era with which the stream ends
+	next func(moved jsonrpc.Conn)       // serves the stream after it has moved
+	stay func(end *jsonrpc.ClosedError) // called if the stream ends since its server speaks the other era
 
-	answered atomic.Bool // nothing is kept any more
-	direct   bool        // likewise, and no read is under way; owned by the reader
+	answered atomic.Bool // no more messages are kept
+	direct   bool        // the same, and no read is in progress; owned by the reader
 	wg       sync.WaitGroup
-	read     chan readResult // buffered; of the read that is under way
+	read     chan readResult // buffered; result of the read in progress
 	moved    chan struct{}   // closed when the stream moves
 
-	mu      sync.Mutex // guards the fields below, which do not change once the stream has moved
+	mu      sync.Mutex // guards the fields below, which are constant once the stream has moved
 	moves   bool       // moved is closed
 	reading bool
 	kept    []*jsonrpc.Message
 	bytes   int          // in kept
-	asked   []jsonrpc.ID // requests of the server that the client got
+	asked   []jsonrpc.ID // requests of the server that were sent to the client
 }
 
 type readResult struct {
@@ -78,7 +77,7 @@ func (k *keptStream) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 	return append(batch, m), nil
 }
 
-// readsAhead reports whether the next message comes from a goroutine, which it starts.
+// readsAhead reports whether a goroutine, which it starts, reads the next message.
 func (k *keptStream) readsAhead() bool {
 	if k.direct {
 		return false
@@ -100,7 +99,7 @@ func (k *keptStream) readAhead() {
 	k.read <- readResult{m, err}
 }
 
-// keep keeps what was read. If the stream has moved meanwhile, it is left to the next reader.
+// keep keeps a message that was read. If the stream has moved meanwhile, the next reader gets it.
 func (k *keptStream) keep(r readResult) (*jsonrpc.Message, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,7 +109,7 @@ func (k *keptStream) keep(r readResult) (*jsonrpc.Message, error) {
 	}
 	k.reading = false
 	if r.m != nil && !k.answered.Load() {
-		k.kept = append(k.kept, copyOf(r.m)) // whose notes both servers' readers may take
+		k.kept = append(k.kept, copyOf(r.m)) // both servers' readers may take its notes
 		k.bytes += r.m.Size()
 		if len(k.kept) > maxKept || k.bytes > maxKeptBytes {
 			k.settleLocked()
@@ -130,7 +129,7 @@ func copyOf(m *jsonrpc.Message) *jsonrpc.Message {
 	return &mine
 }
 
-// settleLocked keeps nothing any more: the stream cannot move.
+// settleLocked stops keeping messages: the stream cannot move any more.
 func (k *keptStream) settleLocked() {
 	k.answered.Store(true)
 	k.kept, k.asked = nil, nil
@@ -147,8 +146,8 @@ func (k *keptStream) SendAll(batch []*jsonrpc.Message) error {
 	return jsonrpc.SendAll(k.c, batch)
 }
 
-// pass notes what the client is about to receive; false if the stream has moved. In the
-// modern era any message shows that the server has received something of this client's.
+// pass records messages to the client. It reports false if the stream has moved. In the modern era any message
+// shows that the server has received a request of this client.
 func (k *keptStream) pass(batch []*jsonrpc.Message) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,8 +183,8 @@ func (k *keptStream) close(cause error) error {
 	return jsonrpc.CloseWith(k.c, cause)
 }
 
-// move has the stream served again, if it may and nothing was answered. It reports whether
-// it has moved, now or before.
+// move has the stream served again, if may is set and nothing was answered. It reports whether the stream has
+// moved, now or before.
 func (k *keptStream) move(may bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -198,18 +197,18 @@ func (k *keptStream) move(may bool) bool {
 }
 
 func (k *keptStream) serveMoved() {
-	for _, id := range k.asked { // the server that has asked is gone
+	for _, id := range k.asked { // the server that sent them is gone
 		_ = k.c.Send(mcp.Cancellation(id, "the server speaks another era"))
 	}
 	k.next(&movedStream{k: k, kept: k.kept, Conn: k.c})
 }
 
-// A movedStream is a client's stream from its beginning, after it has moved.
+// A movedStream is a client's stream from its first message, after it has moved.
 type movedStream struct {
 	jsonrpc.Conn
 	k    *keptStream
-	kept []*jsonrpc.Message // to be received again
-	done bool               // with kept, and with the read that was under way
+	kept []*jsonrpc.Message // to be delivered again
+	done bool               // kept and the read in progress are delivered
 }
 
 // Recv implements [jsonrpc.Conn].
