@@ -247,10 +247,6 @@ func (l *modernListen) catchUp() {
 	}
 }
 
-func updated(uri string) *jsonrpc.Message {
-	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, mcp.URIParams(uri))
-}
-
 // hearUpdate handles an updated resource, which may be part of one that the listen watches. If too many updates
 // are pending, it reports that one instead.
 func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {

@@ -159,3 +159,7 @@ type stateData struct {
 }
 
 var noResult = json.RawMessage(`{}`)
+
+func updated(uri string) *jsonrpc.Message {
+	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, mcp.URIParams(uri))
+}
