@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -171,10 +170,8 @@ const maxTold = 1000
 
 // notOffered is the event of a rejection.
 func notOffered(upstream, id, why string) observe.Event {
-	return observe.Event{EventLine: observe.EventLine{
-		ID: id, Time: time.Now(), Kind: observe.NotOffered, Upstream: upstream, What: upstream + " is not offered: " + why,
-		Cause: jsonrpc.CauseNotOffered, Class: jsonrpc.ClassRefused.String(),
-	}}
+	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseNotOffered, Event: id, Says: "is not offered: " + why}
+	return observe.EventOf(observe.NotOffered, upstream, end)
 }
 
 // Rejections are what proxies do not offer of a host's upstreams, as their links say.

@@ -117,9 +117,9 @@ func (e *AnswerError) Closed() bool {
 
 // Status is the HTTP status that the server answered with, 0 if there is none.
 func (e *AnswerError) Status() int {
-	raw, _ := jsonrpc.Member(e.Data, "cause")
-	cause, _ := jsonrpc.Unquote(raw)
-	return jsonrpc.HTTPStatus(cause)
+	var data struct{ Cause jsonrpc.Cause }
+	_ = json.Unmarshal(e.Data, &data) // a server's own error may have any data
+	return data.Cause.HTTPStatus()
 }
 
 // answerError parses an error response.

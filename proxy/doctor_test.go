@@ -204,8 +204,8 @@ func TestRemedy(t *testing.T) {
 		want  string
 	}{
 		{Trial{Cause: jsonrpc.CauseLogin, Transport: "http"}, "run the command that it names"},
-		{Trial{Cause: "HTTP 401", Transport: "http"}, "credentials"},
-		{Trial{Cause: "HTTP 403", Transport: "websocket"}, "credentials"},
+		{Trial{Cause: jsonrpc.HTTPCause(401), Transport: "http"}, "credentials"},
+		{Trial{Cause: jsonrpc.HTTPCause(403), Transport: "websocket"}, "credentials"},
 		{Trial{Cause: jsonrpc.CauseTLS, Transport: "http"}, "tls.ca"},
 		{Trial{Cause: jsonrpc.CauseBadHeaderFile, Transport: "http"}, "headersFrom"},
 		{Trial{Cause: jsonrpc.CauseNoToken, Transport: "http"}, "auth"},
@@ -214,7 +214,7 @@ func TestRemedy(t *testing.T) {
 		{Trial{Cause: jsonrpc.CauseStdoutClosed, Transport: "stdio"}, "by hand"},
 		{Trial{Cause: jsonrpc.CauseTimeout, Transport: "link"}, "startTimeout"},
 		{Trial{Cause: jsonrpc.CauseStartFailed, Transport: "link", Link: "far"}, "on its host"},
-		{Trial{Cause: "HTTP 502", Transport: "http"}, "--log-level debug"},
+		{Trial{Cause: jsonrpc.HTTPCause(502), Transport: "http"}, "--log-level debug"},
 	} {
 		if got := row.trial.Advice(); !strings.Contains(got, row.want) {
 			t.Errorf("%+v: %s", row.trial, got)

@@ -268,7 +268,7 @@ func (ls *links) lost(f *remoteLink, event string, err error) {
 		tell(e)
 	}
 	if ls.hooks.LinkLost != nil {
-		end := observe.End{Took: time.Since(f.since), Outcome: observe.Closed, Cause: jsonrpc.ClassLinkLost.String(), Event: event}
+		end := observe.End{Took: time.Since(f.since), Outcome: observe.Closed, Cause: jsonrpc.KindLinkLost.String(), Event: event}
 		if f.ctx.Err() != nil {
 			end = observe.End{Took: end.Took, Outcome: observe.OK}
 		}
@@ -278,13 +278,9 @@ func (ls *links) lost(f *remoteLink, event string, err error) {
 
 // linkEvent returns the event of the end of a link that was up since began.
 func linkEvent(id, what string, err error, began time.Time) observe.Event {
-	return observe.Event{
-		EventLine: observe.EventLine{
-			ID: id, Time: time.Now(), Kind: observe.LinkEnded, What: what,
-			Cause: jsonrpc.CauseLinkLost, Class: jsonrpc.ClassLinkLost.String(),
-		},
-		Error: err.Error(), Began: began,
-	}
+	e := observe.EventOf(observe.LinkEnded, "", &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: id, Err: err})
+	e.What, e.Began = what, began
+	return e
 }
 
 func (ls *links) losses(f *remoteLink) int {

@@ -71,7 +71,7 @@ func (f *remoteLink) endLocked() *jsonrpc.ClosedError {
 	case f.failed != nil:
 		return f.failed
 	}
-	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: "has not connected yet (" + jsonrpc.CauseLinkLost + ")"}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: "has not connected yet (" + jsonrpc.CauseLinkLost.String() + ")"}
 }
 
 // dialFailure is why a link did not come up, without what only the log may have.
@@ -81,14 +81,14 @@ func dialFailure(err error) *jsonrpc.ClosedError {
 	}
 	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
 		end := &jsonrpc.ClosedError{Cause: jsonrpc.HTTPCause(status.Code)}
-		end.Lasting = end.Class() == jsonrpc.ClassRefused
+		end.Lasting = end.Cause.Kind == jsonrpc.KindRefused
 		return end
 	}
 	cause := remote.CauseOf(err)
 	if cause == jsonrpc.CauseRequestFailed {
 		cause = jsonrpc.CauseConnectFailed
 	}
-	return &jsonrpc.ClosedError{Cause: cause, Says: "is unreachable: " + cause}
+	return &jsonrpc.ClosedError{Cause: cause, Says: "is unreachable: " + cause.String()}
 }
 
 // heartbeatOf is the heartbeat of links that ask so often.

@@ -182,11 +182,11 @@ func (r *required) try(u *requiredUpstream) string {
 	case err == nil:
 		return ""
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return jsonrpc.CauseStartTimeout
+		return jsonrpc.CauseStartTimeout.String()
 	}
 	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 	if r.host.ClientsOperate { // its words may have a line of stderr, and everybody may read probes
-		return end.Cause
+		return end.Cause.String()
 	}
 	return end.Words()
 }

@@ -293,7 +293,7 @@ func listsOf(tr *ops.Trial) []listed {
 
 // failed records why a trial failed.
 func failed(tr *ops.Trial, err error) {
-	tr.Failed, tr.Cause = err.Error(), "" // of an error response there is no cause
+	tr.Failed, tr.Cause = err.Error(), jsonrpc.Cause{} // of an error response there is no cause
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
 	refused, said := errors.AsType[*AnswerError](err)
 	list, _ := errors.AsType[*listError](err)

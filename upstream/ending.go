@@ -18,7 +18,7 @@ type ending struct {
 	outcome  outcome
 	err      error                // for the proxy
 	end      *jsonrpc.ClosedError // that is for the restart state; nil if the proxy chose it
-	cause    string               // of the server's end, for the log
+	cause    jsonrpc.Cause        // of the server's end, for the log
 	inFlight int
 	life     time.Duration
 	remote   bool // the server is
@@ -36,7 +36,7 @@ func (e *ending) didNotStart(sent bool) {
 		e.end.Says = "did not start in time"
 		return
 	}
-	e.end.Says = "did not start: " + e.cause
+	e.end.Says = "did not start: " + e.cause.String()
 	if !sent {
 		e.end.Cause = jsonrpc.CauseStartFailed
 	}
@@ -45,7 +45,7 @@ func (e *ending) didNotStart(sent bool) {
 // tell writes the one line of an end to log. unusable is how many messages of the server
 // were none, stderr returns the last lines of a process, and inARow counts its failures.
 func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, inARow int) {
-	log = log.With("cause", cmp.Or(e.cause, jsonrpc.CauseOf(e.err)), "in_flight", e.inFlight, "dur", e.life)
+	log = log.With("cause", cmp.Or(e.cause.String(), jsonrpc.CauseOf(e.err)), "in_flight", e.inFlight, "dur", e.life)
 	if e.end != nil {
 		log = log.With("event", e.end.Event)
 	}
@@ -69,7 +69,7 @@ func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, 
 	if lines := stderr(); lines != nil {
 		log = log.With("stderr", strings.Join(lines, "\n"))
 	}
-	if e.end.Class() == jsonrpc.ClassLogin && inARow > 1 {
+	if e.end.Cause.Kind == jsonrpc.KindLogin && inARow > 1 {
 		log.Debug("upstream still needs a login")
 		return
 	}

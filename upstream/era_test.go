@@ -32,7 +32,7 @@ func (b *toldBridge) Modern(_ context.Context, _, _ string, c jsonrpc.Conn) erro
 }
 
 func (b *toldBridge) end(c jsonrpc.Conn, cause string) error {
-	err := &jsonrpc.ClosedError{Cause: cause, Event: jsonrpc.NewEvent()}
+	err := &jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause), Event: jsonrpc.NewEvent()}
 	jsonrpc.CloseWith(c, err)
 	return err
 }
@@ -55,7 +55,7 @@ func (p *prober) probe(ctx context.Context) (bool, error) {
 		return false, ctx.Err()
 	}
 	if p.fails.Load() {
-		return false, &jsonrpc.ClosedError{Cause: "connection refused", Delivered: true}
+		return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused, Delivered: true}
 	}
 	return p.modern.Load(), nil
 }
@@ -128,12 +128,12 @@ func TestProbeIsNotWaitedFor(t *testing.T) {
 		a := w.attachIn("a", mcp.Modern)
 		synctest.Wait()
 		a.cancel(nil)
-		a.ends(jsonrpc.CauseHostStopped, false)
+		a.ends(jsonrpc.CauseHostStopped.String(), false)
 		b := w.attachIn("b", mcp.Modern)
 		synctest.Wait()
 		began := time.Now()
 		w.host.Stop(context.Background())
-		b.ends(jsonrpc.CauseConnectionLost, false)
+		b.ends(jsonrpc.CauseConnectionLost.String(), false)
 		if d := time.Since(began); d > 0 {
 			t.Errorf("the host stopped after %v", d)
 		}
@@ -209,12 +209,12 @@ func (w *sharedWorld) sessions() []*sharedServer {
 func TestWrongEra(t *testing.T) {
 	inProbedWorld(t, func(w *sharedWorld, p *prober) {
 		w.host.Bridge = nil
-		w.attachIn("a", mcp.Modern).ends(jsonrpc.CauseWrongEra, false)
+		w.attachIn("a", mcp.Modern).ends(jsonrpc.CauseWrongEra.String(), false)
 		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 			w.host.Replace(map[string]Upstream{"u": {Era: era, Dial: w.dial, DialModern: w.dial}}, []string{"u"})
-			w.attachIn("b", era.Other()).ends(jsonrpc.CauseWrongEra, false)
+			w.attachIn("b", era.Other()).ends(jsonrpc.CauseWrongEra.String(), false)
 			w.host.Replace(map[string]Upstream{"u": {Era: era}}, []string{"u"})
-			w.attachIn("c", era).ends(jsonrpc.CauseWrongEra, false)
+			w.attachIn("c", era).ends(jsonrpc.CauseWrongEra.String(), false)
 		}
 		if len(w.servers) != 0 {
 			t.Errorf("%d sessions", len(w.servers))
@@ -234,7 +234,7 @@ func TestLegacyRefusalOfALegacyServer(t *testing.T) {
 			c.hears(refusal)
 			c.leave()
 		}
-		if warned := w.log.at(slog.LevelWarn); len(warned) != 2 || warned[0]["cause"] != jsonrpc.CauseRefused || p.asked.Load() != 1 {
+		if warned := w.log.at(slog.LevelWarn); len(warned) != 2 || warned[0]["cause"] != jsonrpc.CauseRefused.String() || p.asked.Load() != 1 {
 			t.Errorf("%d probes, warnings %v", p.asked.Load(), warned)
 		}
 		time.Sleep(doubted) // neither of the eras: it may be down rather than old
@@ -274,7 +274,7 @@ func TestServerOfBothEras(t *testing.T) {
 // A server that cannot be reached is not asked for its era.
 func TestStartFailureIsNoSign(t *testing.T) {
 	inProbedWorld(t, func(w *sharedWorld, p *prober) {
-		w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+		w.dialErr = &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
 		c := w.attachIn("a", mcp.Legacy)
 		c.say(hello)
 		c.ends("connection refused", false)
@@ -292,7 +292,7 @@ func TestReplaceForgetsTheEra(t *testing.T) {
 		a.lives(w.server())
 		p.modern.Store(false)
 		w.host.Replace(w.host.Upstreams, []string{"u"})
-		a.ends(jsonrpc.CauseChanged, true)
+		a.ends(jsonrpc.CauseChanged.String(), true)
 		w.attachIn("b", mcp.Modern).ends("bridged from modern", false)
 	})
 }

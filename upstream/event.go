@@ -11,10 +11,15 @@ import (
 
 // happened returns the event of the end of a server, with what comes next. cause is what
 // the server itself ended of; the errors may have another.
-func (r *restart) happened(kind observe.EventKind, cause string, end *jsonrpc.ClosedError, inARow int) observe.Event {
+func (r *restart) happened(kind observe.EventKind, cause jsonrpc.Cause, end *jsonrpc.ClosedError, inARow int) observe.Event {
 	e := observe.EventOf(kind, r.id.upstream, end)
 	e.Session, e.Era, e.Failures = r.id.session(), string(r.id.era), inARow
-	e.ExitStatus, e.Signal = jsonrpc.ExitOf(cmp.Or(cause, end.Cause))
+	switch cause = cmp.Or(cause, end.Cause); cause.Kind {
+	case jsonrpc.KindExited:
+		e.ExitStatus = &cause.Status
+	case jsonrpc.KindKilled:
+		e.Signal = cause.Detail
+	}
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
 	if st := r.statusLocked(); st.State == StateWaiting || st.State == StateCrashLoop {

@@ -56,7 +56,7 @@ func TestD48_SaysWhy(t *testing.T) {
 		c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "initialize", []byte(`{}`))) // it may have ended
 		end := c.end()
 		c.returned()
-		if says(end) != tt.says || end.Lasting != tt.lasting || end.Cause != "start failed" || end.Delivered {
+		if says(end) != tt.says || end.Lasting != tt.lasting || end.Cause != jsonrpc.CauseStartFailed || end.Delivered {
 			t.Errorf("%s: %q, %+v; want %q, lasting %v", tt.command.Path, says(end), end, tt.says, tt.lasting)
 		}
 		if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["event"] != end.Event || !jsonrpc.IsEvent(end.Event) {
@@ -75,7 +75,7 @@ func TestD48_RefusalIsAnEnd(t *testing.T) {
 		c.send("initialize", 0)
 		end := c.end()
 		c.returned()
-		if says(end) != "fake refused initialize" || end.Cause != "initialize refused" || !end.Lasting || end.Delivered {
+		if says(end) != "fake refused initialize" || end.Cause != jsonrpc.CauseRefused || !end.Lasting || end.Delivered {
 			t.Errorf("%s: %q, %+v", how, says(end), end)
 		}
 		eventually(t, "a warning", func() bool { return len(r.log.at(slog.LevelWarn)) > 0 }) // a shared one is told of meanwhile
@@ -203,7 +203,7 @@ func TestD07_RemoteDiesUnderSeveral(t *testing.T) {
 		all, servers = append(all, c), append(servers, s)
 	}
 	for _, s := range servers {
-		s.CloseCause(&jsonrpc.ClosedError{Cause: "connection lost", Delivered: true})
+		s.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionLost, Delivered: true})
 	}
 	events := make(map[string]bool)
 	for _, c := range all {
@@ -226,7 +226,7 @@ func TestD07_RemoteDiesUnderSeveral(t *testing.T) {
 func TestStopTellsLosses(t *testing.T) {
 	r, f := remoteRig(t)
 	c, s := begin(r, f)
-	s.CloseCause(&jsonrpc.ClosedError{Cause: "connection lost", Delivered: true})
+	s.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionLost, Delivered: true})
 	c.end()
 	c.returned()
 	r.host.Stop(t.Context())
@@ -238,7 +238,7 @@ func TestStopTellsLosses(t *testing.T) {
 // A remote server that cannot be asked for its era leaves one line, which all whom that
 // concerns name, also those who ask again soon.
 func TestNotAskedIsOneEvent(t *testing.T) {
-	refused := &jsonrpc.ClosedError{Cause: "HTTP 401", Says: "needs OAuth (HTTP 401)", Lasting: true}
+	refused := &jsonrpc.ClosedError{Cause: jsonrpc.HTTPCause(401), Says: "needs OAuth (HTTP 401)", Lasting: true}
 	r := newRigOf(t, Upstream{
 		Dial:       func(context.Context) (jsonrpc.Conn, error) { return nil, refused },
 		DialModern: func(context.Context) (jsonrpc.Conn, error) { return nil, refused },
@@ -262,12 +262,12 @@ func TestNotAskedIsOneEvent(t *testing.T) {
 
 // A session that a remote server does not let begin is one line, which says why.
 func TestD48_RemoteRefusesUs(t *testing.T) {
-	refused := &jsonrpc.ClosedError{Cause: "HTTP 401", Says: "needs OAuth (HTTP 401)", Lasting: true}
+	refused := &jsonrpc.ClosedError{Cause: jsonrpc.HTTPCause(401), Says: "needs OAuth (HTTP 401)", Lasting: true}
 	r := newRigOf(t, Upstream{Dial: func(context.Context) (jsonrpc.Conn, error) { return nil, refused }})
 	c := r.attach("k")
 	end := c.end()
 	c.returned()
-	if says(end) != "fake needs OAuth (HTTP 401)" || !end.Lasting || end.Cause != "HTTP 401" {
+	if says(end) != "fake needs OAuth (HTTP 401)" || !end.Lasting || end.Cause != jsonrpc.HTTPCause(401) {
 		t.Errorf("%q, %+v", says(end), end)
 	}
 	if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["why"] != "needs OAuth (HTTP 401)" || w[0]["event"] != end.Event {
@@ -281,11 +281,11 @@ func TestNotAskedLaterIsAnotherEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		f := failureLog{log: slog.New(slog.NewTextHandler(&out, nil)), hooks: &observe.Hooks{}}
-		refused := &jsonrpc.ClosedError{Cause: "connection refused"}
-		first := jsonrpc.EndOf(f.cannotAsk("docs", refused), "").Event
-		soon := jsonrpc.EndOf(f.cannotAsk("docs", refused), "").Event
+		refused := &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
+		first := jsonrpc.EndOf(f.cannotAsk("docs", refused), jsonrpc.Cause{}).Event
+		soon := jsonrpc.EndOf(f.cannotAsk("docs", refused), jsonrpc.Cause{}).Event
 		time.Sleep(gathered + time.Millisecond)
-		later := jsonrpc.EndOf(f.cannotAsk("docs", refused), "").Event
+		later := jsonrpc.EndOf(f.cannotAsk("docs", refused), jsonrpc.Cause{}).Event
 		if first == "" || soon != first || later == first {
 			t.Errorf("events %q, %q and %q", first, soon, later)
 		}

@@ -44,9 +44,10 @@ type sessionLosses struct {
 
 // An askFailure is the last failure to ask an upstream for its era.
 type askFailure struct {
-	cause, event string
-	began        time.Time // of the event
-	told         time.Time // at the level of a warning
+	cause jsonrpc.Cause
+	event string
+	began time.Time // of the event
+	told  time.Time // at the level of a warning
 }
 
 // lostSession notes that a stream has lost its session with a remote server, and returns
@@ -57,7 +58,7 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 	defer f.mu.Unlock()
 	l := f.losses[upstream]
 	if l == nil {
-		l = &sessionLosses{log: log.With("cause", e.cause), event: observe.EventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
+		l = &sessionLosses{log: log.With("cause", e.cause.String()), event: observe.EventOf(observe.ServerEnded, upstream, e.end), inARow: inARow}
 		if e.end.Err != nil {
 			l.log = l.log.With("err", e.end.Err)
 		}
@@ -107,7 +108,7 @@ func (f *failureLog) flush() {
 // era. The log hears of that here, once for all who wait.
 func (f *failureLog) cannotAsk(upstream string, err error) error {
 	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
-	if !ok || end.Class() == jsonrpc.ClassStopped {
+	if !ok || end.Cause.Kind == jsonrpc.KindStopped {
 		return err
 	}
 	f.mu.Lock()
@@ -132,7 +133,7 @@ func (f *failureLog) notAskedAgain(upstream string, last askFailure, end *jsonrp
 		f.notAsked = make(map[string]askFailure)
 	}
 	f.notAsked[upstream] = now
-	log := f.log.With("upstream", upstream, "cause", end.Cause, "event", now.event)
+	log := f.log.With("upstream", upstream, "cause", end.Cause.String(), "event", now.event)
 	if end.Says != "" {
 		log = log.With("why", end.Says)
 	}

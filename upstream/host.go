@@ -281,9 +281,9 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 		r.commandFailed(end)
 		r.tellEnd(startFailed, end, 0)
 		if tell := h.Hooks.Happened; tell != nil {
-			tell(r.happened(observe.ServerNotBegun, "", end, inARow))
+			tell(r.happened(observe.ServerNotBegun, jsonrpc.Cause{}, end, inARow))
 		}
-		defer tellFailure(log.With("cause", end.Cause, "event", end.Event, "err", end.Err), startFailed, inARow)
+		defer tellFailure(log.With("cause", end.Cause.String(), "event", end.Event, "err", end.Err), startFailed, inARow)
 		return refuse(c, jsonrpc.CauseStartFailed, end)
 	}
 	h.enter(s)
@@ -305,7 +305,7 @@ func (h *Host) leave(s *stream) {
 }
 
 // refuse ends a stream of which nothing was read, with that cause if err has none.
-func refuse(c jsonrpc.Conn, cause string, err error) error {
+func refuse(c jsonrpc.Conn, cause jsonrpc.Cause, err error) error {
 	end := jsonrpc.EndOf(err, cause)
 	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
 	jsonrpc.CloseWith(c, end)

@@ -372,7 +372,7 @@ func (f *inFlight) lastWords() (last []*jsonrpc.Message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, r := range f.requests.Each {
-		last = append(last, jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)))
+		last = append(last, jsonrpc.NewError(id, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, jsonrpc.InFlight)))
 		f.markLocked(r)
 	}
 	for id, c := range f.calls.Each {

@@ -76,7 +76,7 @@ func TestStreamThatStays(t *testing.T) {
 		"modern log message":   {mcp.Modern, log, 1, errOther, false},
 		"answered":             {mcp.Legacy, answer, 1, errOther, false},
 		"delivered":            {mcp.Modern, nil, 1, &delivered, false},
-		"another end":          {mcp.Legacy, nil, 1, &jsonrpc.ClosedError{Cause: "exit status 1"}, false},
+		"another end":          {mcp.Legacy, nil, 1, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(1)}, false},
 		"closed by the client": {mcp.Legacy, nil, 1, jsonrpc.ErrClosed, false},
 		"much was sent":        {mcp.Legacy, nil, maxKept, errOther, true},
 		"too much was sent":    {mcp.Legacy, nil, maxKept + 1, errOther, false},

@@ -96,7 +96,7 @@ func TestModernStreamAlone(t *testing.T) {
 		sb.die("connection lost")
 		b.ends("connection lost", true)
 
-		w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+		w.dialErr = &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
 		c := w.attach("c")
 		c.say(`{"id":1,"method":"tools/call"}`)
 		c.ends("connection refused", false)

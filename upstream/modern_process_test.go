@@ -85,11 +85,11 @@ func TestProbeOfNothing(t *testing.T) {
 	r := newRig(t, process.Command{Path: "/nonexistent/program"})
 	for range freeFailures + 2 {
 		c := r.attachIn("k", mcp.Modern)
-		c.ends(jsonrpc.CauseStartFailed, false)
+		c.ends(jsonrpc.CauseStartFailed.String(), false)
 		c.returned()
 	}
 	eventually(t, "it is told", func() bool { return len(r.log.at(slog.LevelWarn)) == freeFailures+1 })
-	r.attach("k").ends(jsonrpc.CauseStartFailed, false)
+	r.attach("k").ends(jsonrpc.CauseStartFailed.String(), false)
 }
 
 // All streams have one process, whatever they are called, and the same ids.
@@ -117,7 +117,7 @@ func TestModernStreamsShareAProcess(t *testing.T) {
 		t.Errorf("%d requests were cancelled, want %s and %s", n, listen, hang)
 	}
 	r.host.Stop(context.Background())
-	b.ends(jsonrpc.CauseHostStopped, true)
+	b.ends(jsonrpc.CauseHostStopped.String(), true)
 	if alive(pid) || count(t, record, "EOF") != 1 {
 		t.Error("the process was not stopped as it wishes")
 	}
@@ -179,7 +179,7 @@ func TestD48_ModernCrashLoop(t *testing.T) {
 	for range freeFailures + 1 {
 		c := r.attachIn("k", mcp.Modern)
 		c.send("tools/call", 0)
-		c.ends(jsonrpc.CauseStartFailed, false)
+		c.ends(jsonrpc.CauseStartFailed.String(), false)
 		c.returned()
 	}
 	eventually(t, "it is told", func() bool { return len(r.log.at(slog.LevelWarn)) == freeFailures+1 })
@@ -188,7 +188,7 @@ func TestD48_ModernCrashLoop(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	c := r.attachIn("other", mcp.Modern)
-	c.ends(jsonrpc.CauseStartFailed, false)
+	c.ends(jsonrpc.CauseStartFailed.String(), false)
 }
 
 // A legacy client whose process refuses initialize, or dies of it, hears that there

@@ -55,7 +55,7 @@ func TestModernStartTimeout(t *testing.T) {
 		a := w.attach("a")
 		a.say(`{"id":1,"method":"tools/call"}`)
 		time.Sleep(30 * time.Second)
-		a.ends(jsonrpc.CauseStartTimeout, false)
+		a.ends(jsonrpc.CauseStartTimeout.String(), false)
 		w.server().hears() // and so nothing is cancelled
 	})
 }
@@ -511,7 +511,7 @@ func TestModernForcedByContext(t *testing.T) {
 		a.say(`{"id":1,"method":"subscriptions/listen"}`)
 		s.heard()
 		a.cancel(nil)
-		a.ends(jsonrpc.CauseHostStopped, true)
+		a.ends(jsonrpc.CauseHostStopped.String(), true)
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 		b.lives(s)
 	})
@@ -526,7 +526,7 @@ func TestModernStop(t *testing.T) {
 			defer close(stopped)
 			w.host.Stop(context.Background())
 		}()
-		a.ends(jsonrpc.CauseHostStopped, false)
+		a.ends(jsonrpc.CauseHostStopped.String(), false)
 		<-stopped
 		synctest.Wait()
 		if s.end == nil {

@@ -96,7 +96,7 @@ func TestD07_RemoteEnds(t *testing.T) {
 	c, s := begin(r, f)
 	c.send("tools/call", 1)
 	recv(s)
-	s.CloseCause(&jsonrpc.ClosedError{Cause: "HTTP 502", Delivered: true})
+	s.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.HTTPCause(502), Delivered: true})
 	c.ends("HTTP 502", true)
 	c.returned()
 	r.warned("upstream ended unexpectedly", 1)
@@ -108,7 +108,7 @@ func TestD07_RemoteEnds(t *testing.T) {
 // D48: a server that cannot be reached says why, and after failures in a row the
 // claim waits.
 func TestD48_RemoteOutOfReach(t *testing.T) {
-	refused := &jsonrpc.ClosedError{Cause: "connection refused"}
+	refused := &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
 	r := newRigOf(t, Upstream{Dial: func(context.Context) (jsonrpc.Conn, error) { return nil, refused }})
 	for range freeFailures + 1 {
 		c := r.attach("k")
@@ -129,7 +129,7 @@ func TestD21_ClosedWhileDialling(t *testing.T) {
 	r := newRigOf(t, Upstream{Dial: func(ctx context.Context) (jsonrpc.Conn, error) {
 		close(dialling)
 		<-ctx.Done()
-		return nil, &jsonrpc.ClosedError{Cause: "cancelled", Err: ctx.Err()}
+		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("cancelled"), Err: ctx.Err()}
 	}})
 	c := r.attach("k")
 	c.send("initialize", 0)

@@ -133,7 +133,7 @@ func newBackOff() backoff.ExponentialBackOff {
 
 // waitAfter returns what is said to a stream that has to wait after an end.
 func waitAfter(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
-	wait := jsonrpc.EndOf(end, "")
+	wait := jsonrpc.EndOf(end, jsonrpc.Cause{})
 	wait.Delivered, wait.Err = false, errWaits
 	return wait
 }
@@ -222,7 +222,7 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 	switch {
 	case how == intended:
 		r.resetLocked() // its client has left: nobody will come back to the key
-	case end.Class() == jsonrpc.ClassLogin: // which may be done at any time, and nothing runs before
+	case end.Cause.Kind == jsonrpc.KindLogin: // which may be done at any time, and nothing runs before
 		r.failures, r.next = r.failures+1, time.Time{}
 		return r.inARow()
 	case how == died && life >= stableAfter:
@@ -283,7 +283,7 @@ func (r *restart) tellEnd(how outcome, end *jsonrpc.ClosedError, life time.Durat
 	}
 	told := observe.End{Took: life, Outcome: observe.OK}
 	if how == startFailed || how == died {
-		told.Outcome, told.Cause, told.Event = observe.Failed, jsonrpc.ClassOf(end.Cause).String(), end.Event
+		told.Outcome, told.Cause, told.Event = observe.Failed, end.Cause.Kind.String(), end.Event
 	}
 	h.UpstreamEnded(r.observed(), told)
 }
@@ -327,13 +327,13 @@ func (r *restart) statusLocked() Status {
 		State: StateReady, Failures: r.inARow(), Next: r.next,
 	}
 	if st.Failures > 0 {
-		st.Cause, st.Says, st.Event, st.Err = r.end.Cause, r.end.Words(), r.end.Event, r.end.Err
+		st.Cause, st.Says, st.Event, st.Err = r.end.Cause.String(), r.end.Words(), r.end.Event, r.end.Err
 		if r.turn > r.in.up[r.id.upstream] {
 			st.Failed = r.turn
 		}
 	}
 	switch {
-	case r.inARow() >= crashLoop && r.end.Class() != jsonrpc.ClassLogin:
+	case r.inARow() >= crashLoop && r.end.Cause.Kind != jsonrpc.KindLogin:
 		st.State = StateCrashLoop
 	case time.Now().Before(r.next):
 		st.State = StateWaiting

@@ -15,7 +15,7 @@ func roundOf(rs *restarts, how outcome, life time.Duration) (started bool) {
 	r, wait := rs.enter(serverID{"u", "k", mcp.Legacy})
 	defer r.leave()
 	if wait == nil {
-		r.ended(how, &jsonrpc.ClosedError{Cause: "exit status 1"}, life)
+		r.ended(how, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(1)}, life)
 	}
 	return wait == nil
 }
@@ -90,7 +90,7 @@ func TestCommandBackOffIsForAllClients(t *testing.T) {
 					keys++
 					r, wait := rs.enter(serverID{"u", fmt.Sprint(keys), mcp.Legacy})
 					defer r.leave()
-					if wait != nil && (wait.Cause != "exit status 3" || !wait.Lasting) {
+					if wait != nil && (wait.Cause != jsonrpc.ExitCause(3) || !wait.Lasting) {
 						t.Errorf("waits because of %v", wait)
 					}
 					if wait == nil {
@@ -98,7 +98,7 @@ func TestCommandBackOffIsForAllClients(t *testing.T) {
 					}
 					return wait == nil
 				}
-				fail := func(r *restart) { r.commandFailed(&jsonrpc.ClosedError{Cause: "exit status 3"}) }
+				fail := func(r *restart) { r.commandFailed(&jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3)}) }
 				stay := func(*restart) {
 					if start(nil) {
 						t.Error("two clients start it at once")
@@ -200,7 +200,7 @@ func TestStatusHasNothingOfAServerThatIsGone(t *testing.T) {
 	var rs restarts
 	r, _ := rs.enter(serverID{"u", "k", mcp.Legacy})
 	r.started(gone{})
-	r.ended(died, &jsonrpc.ClosedError{Cause: "signal: killed"}, 0)
+	r.ended(died, &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed")}, 0)
 	for _, when := range []string{"its stream is there", "its stream has left"} {
 		if st := rs.status()[0]; st.Lives() || st.PID != 0 || st.InFlight != 0 || !st.Started.IsZero() || len(st.Stderr) != 1 || st.Failed == 0 {
 			t.Errorf("%s: %+v", when, st)

@@ -269,7 +269,7 @@ func (c *client) ends(cause string, delivered bool) {
 	if !errors.As(c.host.cause, &closed) {
 		c.t.Fatalf("closed with %v", c.host.cause)
 	}
-	if closed.Cause != cause || closed.Delivered != delivered {
+	if closed.Cause.String() != cause || closed.Delivered != delivered {
 		c.t.Fatalf("closed with cause %q, delivered %v; want %q, %v", closed.Cause, closed.Delivered, cause, delivered)
 	}
 	if !jsonrpc.IsEvent(closed.Event) {
@@ -285,7 +285,7 @@ func (c *client) end() *jsonrpc.ClosedError {
 	case <-time.After(patience):
 		c.t.Fatal("the stream is not closed")
 	}
-	return jsonrpc.EndOf(c.host.cause, "")
+	return jsonrpc.EndOf(c.host.cause, jsonrpc.Cause{})
 }
 
 // A logBook keeps what was logged.

@@ -182,7 +182,7 @@ func TestD16_SharedBothEnd(t *testing.T) {
 			s := w.server()
 			a.say(`{"id":1,"method":"x"}`)
 			go a.conn.Close()
-			go jsonrpc.CloseWith(s.conn, &jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+			go jsonrpc.CloseWith(s.conn, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(1), Delivered: true})
 			<-a.done
 			b.ends("exit status 1", false)
 			a.hears()
@@ -269,8 +269,8 @@ func TestSharedStopEndsClients(t *testing.T) {
 		a.say(`{"id":1,"method":"x"}`)
 		s.heard()
 		w.host.Stop(context.Background())
-		a.ends(jsonrpc.CauseHostStopped, true)
-		b.ends(jsonrpc.CauseHostStopped, false)
+		a.ends(jsonrpc.CauseHostStopped.String(), true)
+		b.ends(jsonrpc.CauseHostStopped.String(), false)
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 		if s.end == nil {
 			t.Error("the session was not closed")

@@ -205,7 +205,7 @@ func (s *sharedServer) hears(want ...string) {
 
 // die ends the session as a crash does.
 func (s *sharedServer) die(cause string) {
-	jsonrpc.CloseWith(s.conn, &jsonrpc.ClosedError{Cause: cause, Delivered: true})
+	jsonrpc.CloseWith(s.conn, &jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause), Delivered: true})
 	synctest.Wait()
 }
 
@@ -315,7 +315,7 @@ func (c *sharedClient) ends(cause string, delivered bool) {
 	end := c.end
 	c.mu.Unlock()
 	var closed *jsonrpc.ClosedError
-	if !errors.As(end, &closed) || closed.Cause != cause || closed.Delivered != delivered || !jsonrpc.IsEvent(closed.Event) {
+	if !errors.As(end, &closed) || closed.Cause.String() != cause || closed.Delivered != delivered || !jsonrpc.IsEvent(closed.Event) {
 		c.w.t.Fatalf("%s ended with %#v; want cause %q, delivered %v", c.name, end, cause, delivered)
 	}
 	if err, first := <-c.done; first && !errors.Is(err, jsonrpc.ErrClosed) {

@@ -72,8 +72,8 @@ func TestSharedRefusedInitializeEndsAllThatWait(t *testing.T) {
 				a.say(`{"id":1,"method":"initialize","params":{}}`)
 				b.say(`{"id":1,"method":"initialize","params":{}}`, `{"id":2,"method":"tools/list"}`)
 				w.server().say(`{"id":1,` + answer + `}`)
-				a.ends(jsonrpc.CauseRefused, false)
-				b.ends(jsonrpc.CauseRefused, false)
+				a.ends(jsonrpc.CauseRefused.String(), false)
+				b.ends(jsonrpc.CauseRefused.String(), false)
 				w.server().hears()
 				if st := w.host.Status(); len(st) != 1 || st[0].Failures != 1 || st[0].Key != sharedKey {
 					t.Errorf("status %+v", st)
@@ -88,7 +88,7 @@ func TestSharedRefusedInitializeEndsAllThatWait(t *testing.T) {
 func TestSharedStartsOnce(t *testing.T) {
 	for range 50 {
 		inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
-			w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+			w.dialErr = &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
 			for i := range 8 {
 				w.attach(fmt.Sprint("c", i))
 			}
@@ -105,7 +105,7 @@ func TestSharedStartsOnce(t *testing.T) {
 // The claim and its back-off are the server's, not a client's.
 func TestSharedBackOffIsTheServers(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
-		w.dialErr = &jsonrpc.ClosedError{Cause: "connection refused"}
+		w.dialErr = &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
 		for i := range freeFailures + 1 {
 			c := w.attach(fmt.Sprint("c", i))
 			c.ends("connection refused", false)
@@ -359,7 +359,7 @@ func TestSharedForcedByContext(t *testing.T) {
 		a.say(`{"id":1,"method":"x"}`)
 		s.heard()
 		a.cancel(errors.New("enough"))
-		a.ends(jsonrpc.CauseHostStopped, true)
+		a.ends(jsonrpc.CauseHostStopped.String(), true)
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,` + goneReason + `}}`)
 		b.lives(s)
 		done := w.attach("c")

@@ -151,7 +151,7 @@ func (s *stream) serve() error {
 	unhook := context.AfterFunc(s.ctx, func() { s.end(jsonrpc.CauseHostStopped, context.Cause(s.ctx)) })
 	defer unhook()
 
-	s.end("", s.readStream())
+	s.end(jsonrpc.Cause{}, s.readStream())
 	<-s.ended
 	s.wg.Wait()
 	s.stopStartTimer() // a timer that was set while the stream ended
@@ -210,7 +210,7 @@ func (s *stream) readServer() {
 		}
 		if len(batch) > 0 {
 			if err := jsonrpc.SendAll(s.c, batch); err != nil {
-				s.end("", jsonrpc.Closed(err))
+				s.end(jsonrpc.Cause{}, jsonrpc.Closed(err))
 			}
 		}
 		clear(batch)
@@ -285,7 +285,7 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
-	if end.Class() != jsonrpc.ClassLogin && s.hangsUp() && s.otherEra() { // it says nothing of eras to who is not logged in
+	if end.Cause.Kind != jsonrpc.KindLogin && s.hangsUp() && s.otherEra() { // it says nothing of eras to who is not logged in
 		s.endOtherEra()
 		return
 	}
@@ -332,7 +332,7 @@ func (s *stream) stopStartTimer() {
 // end is the one place through which every end passes; the first one counts. The
 // cause is "" when the proxy closed the stream. end returns when the stream is
 // closed and the log says why; the server is stopped meanwhile.
-func (s *stream) end(cause string, err error) {
+func (s *stream) end(cause jsonrpc.Cause, err error) {
 	s.endOnce.Do(func() {
 		defer close(s.ended)
 		s.ends.Store(true)
@@ -369,24 +369,24 @@ func (s *stream) unread() bool {
 }
 
 // ending decides what an end means.
-func (s *stream) ending(cause string, err error) ending {
+func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 	inFlight, start := s.inFlight.state()
-	if cause == "" && start.refused { // and so the proxy hung up
+	if cause.IsZero() && start.refused { // and so the proxy hung up
 		cause = jsonrpc.CauseRefused
 	}
 	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began), remote: s.up.Command == nil}
-	if cause == "" {
+	if cause.IsZero() {
 		return e
 	}
 	closed := &jsonrpc.ClosedError{Err: err}
 	if cause != jsonrpc.CauseRefused {
-		closed = jsonrpc.EndOf(err, "") // which knows more of a server's own end
+		closed = jsonrpc.EndOf(err, cause) // which knows more of a server's own end
 	}
 	closed.Cause, closed.Delivered = cause, start.answered || start.sent && !s.inFlight.modern
 	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
 	e.err, e.end = closed, closed
-	switch class := closed.Class(); {
-	case class == jsonrpc.ClassStopped, class == jsonrpc.ClassChanged:
+	switch class := closed.Cause.Kind; {
+	case class == jsonrpc.KindStopped, class == jsonrpc.KindChanged:
 	case errors.Is(err, mcp.ErrOtherEra): // a legacy server has refused initialize, a modern one was replaced
 		e.outcome, closed.Delivered = tried, s.inFlight.modern
 	case s.onTrial():

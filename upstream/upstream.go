@@ -52,7 +52,7 @@ type Upstream struct {
 }
 
 // startCause is the cause that clients hear of a start that failed because of cause.
-func (u *Upstream) startCause(cause string) string {
+func (u *Upstream) startCause(cause jsonrpc.Cause) jsonrpc.Cause {
 	if u.Command != nil && cause != jsonrpc.CauseRefused {
 		return jsonrpc.CauseStartFailed
 	}

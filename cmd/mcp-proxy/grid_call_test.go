@@ -234,14 +234,16 @@ func TestD47_LostNotification(t *testing.T) {
 func TestD48_CannotStart(t *testing.T) {
 	t.Parallel()
 	for start, end := range map[string]jsonrpc.ClosedError{
-		"./none":  {Cause: "start failed", Says: "did not start: command not found", Lasting: true},
-		`"false"`: {Cause: "start failed", Says: "did not start: exit status 1"},
+		"./none":  {Cause: jsonrpc.CauseStartFailed, Says: "did not start: command not found", Lasting: true},
+		`"false"`: {Cause: jsonrpc.CauseStartFailed, Says: "did not start: exit status 1"},
 	} {
 		everywhere(t, layout{start: start}, func(s *site) { cannotStart(s, end) }, noProcess...)
 	}
 	for _, place := range places {
 		if l := (layout{place: place, start: freeAddress(t)}); l.remote() {
-			t.Run(place, func(t *testing.T) { cannotStart(newSite(t, l), jsonrpc.ClosedError{Cause: "connection refused"}) })
+			t.Run(place, func(t *testing.T) {
+				cannotStart(newSite(t, l), jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused})
+			})
 		}
 	}
 }

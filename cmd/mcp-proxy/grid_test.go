@@ -24,7 +24,7 @@ var (
 
 // lost is what a call gets whose upstream has ended.
 func lost(upstream, cause string) string {
-	return closedBy(upstream, jsonrpc.ClosedError{Cause: cause}, jsonrpc.InFlight)
+	return closedBy(upstream, jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause)}, jsonrpc.InFlight)
 }
 
 // closedBy is what a call gets because of an end, which is an event.
@@ -49,7 +49,7 @@ func (s *site) ending() string {
 	if s.layout.client == mcp.Modern {
 		code = jsonrpc.CodeInternalError
 	}
-	return "!" + string(jsonrpc.ConnectionClosed(code, "", "", jsonrpc.InFlight).Raw())
+	return "!" + string(jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, jsonrpc.InFlight).Raw())
 }
 
 // awaitNoted waits until the servers of an upstream have noted something n times.
@@ -270,7 +270,7 @@ func TestD15_DrainEverywhere(t *testing.T) {
 		c.accept()
 		want := `{"action":"accept"}`
 		if s.layout.client == mcp.Modern { // it would be a new request
-			want = "!" + string(jsonrpc.ConnectionClosed(-32603, "", "", jsonrpc.NotSent).Raw())
+			want = "!" + string(jsonrpc.ConnectionClosed(-32603, "", jsonrpc.Cause{}, jsonrpc.NotSent).Raw())
 		}
 		if got := c.await("2"); got != want {
 			s.t.Error("the call that asked got", got)

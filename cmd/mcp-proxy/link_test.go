@@ -116,7 +116,7 @@ func TestD14_IdleLinkLost(t *testing.T) {
 			s.t.Error("the client heard", c.answers, c.told)
 		}
 		began := time.Now()
-		want := closedBy("a", jsonrpc.ClosedError{Cause: "link lost"}, jsonrpc.NotSent)
+		want := closedBy("a", jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}, jsonrpc.NotSent)
 		if got := c.get(2, "a__echo"); got != want || time.Since(began) > 10*time.Second {
 			s.t.Errorf("after %v the call got %s", time.Since(began), got)
 		}

@@ -118,7 +118,7 @@ func halfCloseThenSIGTERM(t *testing.T, l layout) {
 	began := time.Now()
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
-		jsonrpc.ConnectionClosed(code, "", "", jsonrpc.InFlight).Raw()); got != want {
+		jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, jsonrpc.InFlight).Raw()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	if err := p.cmd.Wait(); err != nil {
@@ -159,7 +159,7 @@ func TestD04_Elsewhere(t *testing.T) {
 			began := time.Now()
 			p.cmd.Process.Signal(syscall.SIGTERM)
 			if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
-				jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+				jsonrpc.ConnectionClosed(-32000, "", jsonrpc.Cause{}, jsonrpc.InFlight).Raw()); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}
 			if err := p.cmd.Wait(); err != nil {
@@ -195,7 +195,7 @@ func TestD03_HalfCloseExceedsDrain(t *testing.T) {
 	var got, want []string
 	for _, id := range []int{1, 3} {
 		got = append(got, p.hear())
-		want = append(want, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, id, jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()))
+		want = append(want, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":%s}`, id, jsonrpc.ConnectionClosed(-32000, "", jsonrpc.Cause{}, jsonrpc.InFlight).Raw()))
 	}
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -317,7 +317,7 @@ func TestD15_SecondSignalForces(t *testing.T) {
 			end = p.insist
 		}
 		err := end()
-		if got, want := c.await("1"), "!"+string(jsonrpc.ConnectionClosed(-32000, "", "", jsonrpc.InFlight).Raw()); got != want {
+		if got, want := c.await("1"), "!"+string(jsonrpc.ConnectionClosed(-32000, "", jsonrpc.Cause{}, jsonrpc.InFlight).Raw()); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		if forced := err != nil; forced != second {

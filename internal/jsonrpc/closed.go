@@ -16,8 +16,7 @@ var ErrClosed = errors.New("connection closed")
 // A ClosedError is the end of a connection to an upstream, with what the other
 // side of a link needs to say about it. It satisfies errors.Is(err, ErrClosed).
 type ClosedError struct {
-	Cause string // short and structured, as in [ErrorData]; see [ClassOf]
-
+	Cause Cause
 	// Delivered is false only if nothing that was sent here ever reached the
 	// upstream, so that its requests are [NotSent].
 	Delivered bool
@@ -46,10 +45,14 @@ func LoginNeeded(command string, err error) *ClosedError {
 
 // Error implements error.
 func (e *ClosedError) Error() string {
+	return ErrClosed.Error() + ": " + e.text()
+}
+
+func (e *ClosedError) text() string {
 	if e.Err == nil {
-		return "connection closed: " + e.Cause
+		return e.Cause.String()
 	}
-	return "connection closed: " + e.Cause + ": " + e.Err.Error()
+	return e.Cause.String() + ": " + e.Err.Error()
 }
 
 // Is makes a ClosedError an [ErrClosed].
@@ -64,10 +67,10 @@ func (e *ClosedError) Unwrap() error { return e.Err }
 func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 	var says string
 	switch {
-	case e.Cause == "":
+	case e.Cause.IsZero():
 		says = "this session is over"
 	case upstream == "":
-		says = cmp.Or(e.Says, e.Cause)
+		says = cmp.Or(e.Says, e.Cause.String())
 	default:
 		says = e.About(upstream)
 	}
@@ -80,9 +83,6 @@ func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 // closedPrefix begins the message of a connection-closed error.
 const closedPrefix = "Connection closed: "
 
-// Class returns what sort of end it is.
-func (e *ClosedError) Class() CauseClass { return ClassOf(e.Cause) }
-
 // About returns the name of the upstream and what it did.
 func (e *ClosedError) About(upstream string) string {
 	if e.Cause == CauseNoToken { // its words are a sentence
@@ -93,15 +93,12 @@ func (e *ClosedError) About(upstream string) string {
 
 // Words returns what the upstream did, in words that follow its name.
 func (e *ClosedError) Words() string {
-	if e.Says == "" {
-		return saidBy(e.Cause)
-	}
-	return e.Says
+	return cmp.Or(e.Says, e.Cause.words())
 }
 
 // EndOf returns, as a copy, what err says of the end of a connection. An err that
 // is no [ClosedError] is the end with that cause, and may have cost what was sent.
-func EndOf(err error, cause string) *ClosedError {
+func EndOf(err error, cause Cause) *ClosedError {
 	if end, ok := errors.AsType[*ClosedError](err); ok {
 		mine := *end
 		return &mine
@@ -141,5 +138,11 @@ func Closed(cause error) error {
 
 // CauseOf returns what an end says beside being [ErrClosed], for a log.
 func CauseOf(end error) string {
-	return strings.TrimPrefix(end.Error(), ErrClosed.Error()+": ")
+	if e, ok := end.(interface{ text() string }); ok {
+		return e.text()
+	}
+	if e, ok := end.(interface{ Unwrap() []error }); ok && e.Unwrap()[0] == ErrClosed { // of Closed
+		return e.Unwrap()[1].Error()
+	}
+	return end.Error()
 }

@@ -15,11 +15,11 @@ func TestClosedErrorOnTheWire(t *testing.T) {
 		at   jsonrpc.Phase
 		want string
 	}{
-		{jsonrpc.ClosedError{Cause: "exit status 3", Event: "k3v9x2ma"}, jsonrpc.InFlight,
+		{jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Event: "k3v9x2ma"}, jsonrpc.InFlight,
 			`{"code":-32603,"message":"Connection closed: files exited (exit status 3)","data":{"reason":"connection_closed","upstream":"files","cause":"exit status 3","phase":"in_flight","retryable":false,"event":"k3v9x2ma"}}`},
-		{jsonrpc.ClosedError{Cause: "start failed", Says: "did not start: exit status 3"}, jsonrpc.NotSent,
+		{jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Says: "did not start: exit status 3"}, jsonrpc.NotSent,
 			`{"code":-32603,"message":"Connection closed: files did not start: exit status 3","data":{"reason":"connection_closed","upstream":"files","cause":"start failed","phase":"not_sent","retryable":true}}`},
-		{jsonrpc.ClosedError{Cause: "start failed", Says: "did not start: command not found", Lasting: true}, jsonrpc.NotSent,
+		{jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Says: "did not start: command not found", Lasting: true}, jsonrpc.NotSent,
 			`{"code":-32603,"message":"Connection closed: files did not start: command not found","data":{"reason":"connection_closed","upstream":"files","cause":"start failed","phase":"not_sent","retryable":false}}`},
 	} {
 		if got := string(tt.end.Wire(jsonrpc.CodeInternalError, "files", tt.at).Raw()); got != tt.want {
@@ -44,12 +44,12 @@ func TestCausesInWords(t *testing.T) {
 		"WebSocket closed 1006": "files is gone (WebSocket closed 1006)",
 		"":                      "this session is over",
 	} {
-		got := jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "files", cause, jsonrpc.InFlight).Message
+		got := jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "files", jsonrpc.ParseCause(cause), jsonrpc.InFlight).Message
 		if got != "Connection closed: "+want {
 			t.Errorf("%q: %q, want %q", cause, got, want)
 		}
 	}
-	if got := jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "client disconnected", jsonrpc.InFlight).Message; got != "Connection closed: client disconnected" {
+	if got := jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight).Message; got != "Connection closed: client disconnected" {
 		t.Error(got)
 	}
 }
@@ -71,11 +71,11 @@ func TestEvents(t *testing.T) {
 }
 
 func TestEndOf(t *testing.T) {
-	end := &jsonrpc.ClosedError{Cause: "signal: killed", Event: "k3v9x2ma"}
-	if got := jsonrpc.EndOf(errors.Join(io.EOF, end), "link lost"); got == end || *got != *end {
+	end := &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Event: "k3v9x2ma"}
+	if got := jsonrpc.EndOf(errors.Join(io.EOF, end), jsonrpc.CauseLinkLost); got == end || *got != *end {
 		t.Errorf("got %+v", got)
 	}
-	if got := jsonrpc.EndOf(io.EOF, "link lost"); *got != (jsonrpc.ClosedError{Cause: "link lost", Delivered: true, Err: io.EOF}) {
+	if got := jsonrpc.EndOf(io.EOF, jsonrpc.CauseLinkLost); *got != (jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Err: io.EOF}) {
 		t.Errorf("got %+v", got)
 	}
 }

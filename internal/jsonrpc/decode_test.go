@@ -235,9 +235,9 @@ func TestErrorObjects(t *testing.T) {
 		err  *jsonrpc.Error
 		want string
 	}{
-		{jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "files", "signal: killed", jsonrpc.InFlight),
+		{jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "files", jsonrpc.SignalCause("killed"), jsonrpc.InFlight),
 			`{"code":-32603,"message":"Connection closed: files was killed (signal: killed)","data":{"reason":"connection_closed","upstream":"files","cause":"signal: killed","phase":"in_flight","retryable":false}}`},
-		{jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.NotSent),
+		{jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, jsonrpc.NotSent),
 			`{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"not_sent","retryable":true}}`},
 		{jsonrpc.TimedOut("files"),
 			`{"code":-32603,"message":"Request timed out","data":{"reason":"timeout","upstream":"files","phase":"in_flight","retryable":false}}`},

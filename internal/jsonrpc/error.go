@@ -53,7 +53,7 @@ const (
 type ErrorData struct {
 	Reason    string `json:"reason"`
 	Upstream  string `json:"upstream,omitempty"`
-	Cause     string `json:"cause,omitempty"`
+	Cause     Cause  `json:"cause,omitzero"`
 	Phase     Phase  `json:"phase"`
 	Retryable bool   `json:"retryable"`
 	Event     string `json:"event,omitempty"` // of the end, as in the log line about it
@@ -72,7 +72,7 @@ func ReadErrorData(text json.RawMessage) ErrorData {
 		s, _ := Unquote(at[i].Of(text))
 		return s
 	}
-	return ErrorData{said(0), said(1), said(2), Phase(said(3)), string(at[4].Of(text)) == "true", said(5)}
+	return ErrorData{said(0), said(1), ParseCause(said(2)), Phase(said(3)), string(at[4].Of(text)) == "true", said(5)}
 }
 
 // WhatOf returns what the message of such an error says has happened.
@@ -106,9 +106,9 @@ const (
 // ConnectionClosed returns the one connection-closed error. The code is
 // [CodeInternalError] when one upstream of a living client is gone, and
 // [CodeConnectionClosed] when the receiver's own connection ends; upstream and
-// cause may then be "". Who has the end of the upstream's connection uses
+// cause may then be zero. Who has the end of the upstream's connection uses
 // [ClosedError.Wire], which tells more.
-func ConnectionClosed(code int, upstream, cause string, phase Phase) *Error {
+func ConnectionClosed(code int, upstream string, cause Cause, phase Phase) *Error {
 	return (&ClosedError{Cause: cause}).Wire(code, upstream, phase)
 }
 
@@ -124,8 +124,8 @@ func Overloaded(upstream string) *Error {
 }
 
 // InvalidResponse returns the error of a request whose reply was unusable.
-func InvalidResponse(upstream, cause string) *Error {
-	return &Error{CodeInternalError, "Invalid response from upstream", ErrorData{Reason: ReasonInvalidResponse, Upstream: upstream, Cause: cause, Phase: InFlight}}
+func InvalidResponse(upstream, why string) *Error {
+	return &Error{CodeInternalError, "Invalid response from upstream", ErrorData{Reason: ReasonInvalidResponse, Upstream: upstream, Cause: OtherCause(why), Phase: InFlight}}
 }
 
 // InsufficientScope returns the error of a request whose sender lacks some of the scopes

@@ -59,7 +59,7 @@ func TestLineConnHalfClose(t *testing.T) {
 }
 
 func TestCloseWith(t *testing.T) {
-	cause := &jsonrpc.ClosedError{Cause: "exit status 3", Delivered: true}
+	cause := &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Delivered: true}
 	a, b := jsonrpc.Pipe()
 	if err := jsonrpc.CloseWith(a, cause); err != nil {
 		t.Error(err)
@@ -93,7 +93,7 @@ func TestRaceE_OneClosedError(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		jsonrpc.Closed(nil), jsonrpc.Closed(io.EOF), &jsonrpc.ClosedError{Cause: "link lost"},
+		jsonrpc.Closed(nil), jsonrpc.Closed(io.EOF), &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost},
 		jsonrpc.Closed(jsonrpc.Closed(io.ErrClosedPipe)),
 	} {
 		if !errors.Is(err, jsonrpc.ErrClosed) {

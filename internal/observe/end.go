@@ -130,7 +130,7 @@ func (e *End) failed(with json.RawMessage) {
 	}
 	e.Outcome = outcomes[told.Data.Reason]
 	if e.Outcome == Closed {
-		e.Cause = jsonrpc.ClassOf(told.Data.Cause).String()
+		e.Cause = told.Data.Cause.Kind.String()
 	}
 	if jsonrpc.IsEvent(told.Data.Event) {
 		e.Event = told.Data.Event

@@ -11,7 +11,7 @@ import (
 
 func TestEndOf(t *testing.T) {
 	one := jsonrpc.IntID(1)
-	closed := &jsonrpc.ClosedError{Cause: "exit status 3", Event: "k3v9x2ma"}
+	closed := &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Event: "k3v9x2ma"}
 	for _, test := range []struct {
 		answer *jsonrpc.Message
 		want   End

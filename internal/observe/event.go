@@ -106,7 +106,7 @@ type Events struct {
 func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
 	e := Event{EventLine: EventLine{
 		ID: end.Event, Time: time.Now(), Kind: kind, Upstream: upstream,
-		What: end.About(upstream), Cause: end.Cause, Class: end.Class().String(),
+		What: end.About(upstream), Cause: end.Cause.String(), Class: end.Cause.Kind.String(),
 	}}
 	if end.Err != nil {
 		e.Error = end.Err.Error()
@@ -133,7 +133,7 @@ func LossOf(err json.RawMessage) (Loss, bool) {
 		return Loss{}, false
 	}
 	return Loss{
-		Call: Call{Upstream: said.Upstream}, Event: said.Event, Reason: said.Cause, Class: jsonrpc.ClassOf(said.Cause).String(),
+		Call: Call{Upstream: said.Upstream}, Event: said.Event, Reason: said.Cause.String(), Class: said.Cause.Kind.String(),
 		What: jsonrpc.WhatOf(err), Sent: said.Phase == jsonrpc.InFlight,
 	}, true
 }

@@ -55,7 +55,7 @@ type Lost struct {
 
 // Wire returns the error for who waits for the call. The upstream is the one that is lost.
 func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
-	if l.End.Class() == jsonrpc.ClassOverloaded {
+	if l.End.Cause.Kind == jsonrpc.KindOverloaded {
 		return jsonrpc.Overloaded(upstream)
 	}
 	return l.End.Wire(code, upstream, l.Phase)

@@ -56,7 +56,7 @@ func TestMarkIsOfOneOwner(t *testing.T) {
 			t.Errorf("%d requests", got)
 		}
 		_ = server.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "ask", nil)) // a twin
-		r.Refuse(jsonrpc.ConnectionClosed(-32000, "", "gone", jsonrpc.InFlight))
+		r.Refuse(jsonrpc.ConnectionClosed(-32000, "", jsonrpc.OtherCause("gone"), jsonrpc.InFlight))
 		if !a.Marked() || b.Marked() {
 			t.Errorf("marked: %v, %v", a.Marked(), b.Marked())
 		}
@@ -87,7 +87,7 @@ func TestHalfClose(t *testing.T) {
 		s := newSide("near", peer.Options{})
 		near, server := jsonrpc.Pipe()
 		c := s.call(`{}`)
-		s.HalfClose(&jsonrpc.ClosedError{Cause: "enough"})
+		s.HalfClose(&jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("enough")})
 		s.run(t, near)
 		m, err := server.Recv()
 		if err != nil || m.Method != "work" {
@@ -101,8 +101,8 @@ func TestHalfClose(t *testing.T) {
 		if s.ended[c] != 1 {
 			t.Error("an answer was not heard")
 		}
-		jsonrpc.CloseWith(server, &jsonrpc.ClosedError{Cause: "done"})
-		if err := <-s.done; jsonrpc.EndOf(err, "").Cause != "done" {
+		jsonrpc.CloseWith(server, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("done")})
+		if err := <-s.done; jsonrpc.EndOf(err, jsonrpc.Cause{}).Cause.String() != "done" {
 			t.Error(err)
 		}
 	})

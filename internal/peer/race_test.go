@@ -117,7 +117,7 @@ func TestOneStimulus(t *testing.T) {
 			ours.settles(r)
 		}
 		for _, r := range requests {
-			r.Refuse(jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight))
+			r.Refuse(jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, jsonrpc.InFlight))
 		}
 		var marked []*peer.Call
 		for _, c := range ours.Calls(nil) {

@@ -79,7 +79,7 @@ func (p *Peer) refuse(r *Request, why error) {
 	case jsonrpc.ErrFull:
 		answer = jsonrpc.NewError(r.ID, jsonrpc.Overloaded(p.o.Name))
 	case ErrDraining:
-		answer = jsonrpc.NewError(r.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.NotSent))
+		answer = jsonrpc.NewError(r.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, jsonrpc.NotSent))
 	default: // the other side is gone
 		if p.o.Refuse != nil {
 			p.o.Refuse(r, why, nil)

@@ -482,7 +482,7 @@ func TestExpiredWebSocket(t *testing.T) {
 			t.Errorf("after %v", took)
 		}
 		ts.HTTP.Close()
-		if closed, ok := errors.AsType[*jsonrpc.ClosedError](cause); !ok || closed.Class() != jsonrpc.ClassExpired || jsonrpc.CauseOf(jsonrpc.Closed(cause)) != jsonrpc.CauseTokenExpired {
+		if closed, ok := errors.AsType[*jsonrpc.ClosedError](cause); !ok || closed.Cause.Kind != jsonrpc.KindExpired || jsonrpc.CauseOf(jsonrpc.Closed(cause)) != jsonrpc.CauseTokenExpired.String() {
 			t.Errorf("cause %v", cause)
 		}
 	})
@@ -539,7 +539,7 @@ func TestExpiredStreams(t *testing.T) {
 		if took := time.Since(start); took != time.Minute {
 			t.Errorf("HTTP+SSE ended after %v", took)
 		}
-		if _, err := conn.Recv(); !errors.Is(err, jsonrpc.ErrClosed) || jsonrpc.CauseOf(err) != jsonrpc.CauseTokenExpired {
+		if _, err := conn.Recv(); !errors.Is(err, jsonrpc.ErrClosed) || jsonrpc.CauseOf(err) != jsonrpc.CauseTokenExpired.String() {
 			t.Errorf("Recv returned %v", err)
 		}
 		message := ts.at("/message?sessionId=" + old.session).as("long")

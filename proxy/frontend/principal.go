@@ -176,7 +176,7 @@ func (c *principalConn) endLocked(cause error) {
 
 // closing is the one error for modern clients.
 func closing(phase jsonrpc.Phase) *jsonrpc.Error {
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", "", phase)
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", jsonrpc.Cause{}, phase)
 }
 
 // expire ends the connection when no POST was open for HTTP.SessionIdle.

@@ -298,7 +298,7 @@ func (s *httpSession) dropUnreceivedLocked() {
 
 // ending is the one error when the client's own connection ends.
 func ending(phase jsonrpc.Phase) *jsonrpc.Error {
-	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", phase)
+	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, phase)
 }
 
 // expire ends the session when no HTTP request was open for HTTP.SessionIdle, even with a

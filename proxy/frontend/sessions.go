@@ -107,7 +107,7 @@ func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 		serving, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop := o.guard.onEnd(ctx, from.who, func(why *jsonrpc.ClosedError) {
-			c.CloseAs(wsconn.PolicyViolation, why.Cause) // first: what cancel ends would close it without a reason
+			c.CloseAs(wsconn.PolicyViolation, why.Cause.String()) // first: what cancel ends would close it without a reason
 			cancel(why)
 		})
 		defer stop()

@@ -245,7 +245,7 @@ func (h *History) place(e *observe.EventLine) {
 }
 
 // onPurpose are the classes of causes of intended ends.
-var onPurpose = map[string]bool{jsonrpc.ClassStopped.String(): true, jsonrpc.ClassChanged.String(): true}
+var onPurpose = map[string]bool{jsonrpc.KindStopped.String(): true, jsonrpc.KindChanged.String(): true}
 
 func (h *History) list(since string, limit int) observe.Events {
 	h.mu.Lock()

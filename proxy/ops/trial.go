@@ -15,9 +15,9 @@ type Trial struct {
 
 	// Failed says in one sentence why it did not start, or which list it did not give; "" if
 	// all went well. Cause is the same in few words, as errors have it.
-	Failed string `json:"failed,omitzero"`
-	Cause  string `json:"cause,omitzero"`
-	Event  string `json:"event,omitzero"` // of that end, as in the log; "" for none
+	Failed string        `json:"failed,omitzero"`
+	Cause  jsonrpc.Cause `json:"cause,omitzero"`
+	Event  string        `json:"event,omitzero"` // of that end, as in the log; "" for none
 
 	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
 	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
@@ -57,10 +57,10 @@ func (t *Trial) Advice() string {
 	if do := causeAdvice[t.Cause]; do != "" {
 		return do
 	}
-	switch class := jsonrpc.ClassOf(t.Cause); {
-	case class == jsonrpc.ClassUnreachable, class == jsonrpc.ClassBroken && t.Transport != "stdio":
+	switch class := t.Cause.Kind; {
+	case class == jsonrpc.KindUnreachable, class == jsonrpc.KindBroken && t.Transport != "stdio":
 		return "start it, and compare host and port of its url"
-	case class == jsonrpc.ClassTimeout:
+	case class == jsonrpc.KindTimeout:
 		return tooLate
 	case t.Transport == "stdio":
 		return "run its command by hand: it may lack arguments, env or inheritEnv"
@@ -77,7 +77,7 @@ const (
 )
 
 // causeAdvice is advice for causes that need no more context.
-var causeAdvice = map[string]string{
+var causeAdvice = map[jsonrpc.Cause]string{
 	jsonrpc.CauseLogin:         "run the command that it names, once",
 	jsonrpc.CauseStartTimeout:  tooLate,
 	jsonrpc.CauseTLS:           "set tls.ca if a private authority signed its certificate",

@@ -255,7 +255,7 @@ func TestDiesWhenListed(t *testing.T) {
 		w.mu.Lock()
 		w.hands = map[string]func(*party, *jsonrpc.Message){"mad": func(p *party, m *jsonrpc.Message) {
 			if strings.HasSuffix(m.Method, "/list") {
-				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true})
 				return
 			}
 			echo("mad")(p, m)

@@ -32,7 +32,7 @@ func (w *world) calls(upstream, tool string, first, n int) []string {
 
 // die ends the newest stream of an upstream as a host does whose process died.
 func (w *world) die(upstream, cause string, delivered bool) {
-	w.upstream(upstream).conn.CloseCause(&jsonrpc.ClosedError{Cause: cause, Delivered: delivered})
+	w.upstream(upstream).conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause), Delivered: delivered})
 	synctest.Wait()
 }
 
@@ -177,7 +177,7 @@ func TestD14_NotSent(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		w.initialize()
 		w.mu.Lock()
-		w.dial["files"] = &jsonrpc.ClosedError{Cause: "link lost"}
+		w.dial["files"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}
 		w.mu.Unlock()
 		w.die("files", "link lost", true)
 		w.client.say(call1)
@@ -218,7 +218,7 @@ func TestD16_BothCloseAtOnce(t *testing.T) {
 		w.initialize()
 		w.calls("files", "echo", 1, 3)
 		u := w.upstream("files")
-		go u.conn.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+		go u.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true})
 		go w.client.conn.Close()
 		<-w.ended
 	})
@@ -410,7 +410,7 @@ func TestD46_ListWithDeadAndHungUpstreams(t *testing.T) {
 	inEras(t, &Router{}, []string{"dead", "files", "hung"}, func(w *world) {
 		w.initialize()
 		w.mu.Lock()
-		w.dial["dead"] = &jsonrpc.ClosedError{Cause: "start failed"}
+		w.dial["dead"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 		w.mu.Unlock()
 		w.die("dead", "exit status 1", true)
 		hung := w.upstream("hung")
@@ -430,7 +430,7 @@ func TestD46_AllDead(t *testing.T) {
 		w.initialize()
 		for _, u := range []string{"a", "b"} {
 			w.mu.Lock()
-			w.dial[u] = &jsonrpc.ClosedError{Cause: "start failed"}
+			w.dial[u] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 			w.mu.Unlock()
 			w.die(u, "exit status 1", true)
 		}
@@ -441,7 +441,7 @@ func TestD46_AllDead(t *testing.T) {
 
 func TestD48_CannotStart(t *testing.T) {
 	inWorld(t, &Router{}, []string{"bad", "good"}, func(w *world) {
-		w.dial["bad"] = &jsonrpc.ClosedError{Cause: "start failed"}
+		w.dial["bad"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
 		got := w.client.take()
 		if len(got) != 1 || !strings.Contains(got[0], `"completions":{}`) || !strings.Contains(got[0], `"logging":{}`) {

@@ -86,7 +86,7 @@ func converse(t *testing.T, archive *txtar.Archive) {
 }
 
 // farAway is a link that is not up yet.
-var farAway = []Unknown{{Link: "far", End: jsonrpc.ClosedError{Cause: "link lost", Says: "has not connected yet (link lost)"}}}
+var farAway = []Unknown{{Link: "far", End: jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: "has not connected yet (link lost)"}}}
 
 // configure reads the lines "key: value" and "key upstream: value".
 func (c *conversation) configure(t *testing.T, p *Router, comment string) {
@@ -152,7 +152,7 @@ func (c *conversation) step(name string, body []string) []string {
 		c.proxy.Update(upstreams, map[bool][]Unknown{true: farAway}[more])
 	case name == "proxy reaches no more":
 		now := c.proxy.current()
-		c.proxy.Update(now.upstreams, []Unknown{{Link: "far", End: jsonrpc.ClosedError{Cause: "connection refused"}, Failed: true}})
+		c.proxy.Update(now.upstreams, []Unknown{{Link: "far", End: jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}, Failed: true}})
 	case name == "link returns":
 		c.proxy.Returned(strings.Fields(first)...)
 	case name == "log gets":
@@ -187,7 +187,7 @@ func (c *conversation) step(name string, body []string) []string {
 	case verb == "dies":
 		c.die(who, first, true)
 	case verb == "is down":
-		c.reach(who, &jsonrpc.ClosedError{Cause: first})
+		c.reach(who, &jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(first)})
 	case verb == "is up":
 		c.reach(who, nil)
 	default:
@@ -269,7 +269,7 @@ func (c *conversation) scripted(upstream string) func(*party, *jsonrpc.Message) 
 		answer, ok := c.offers[upstream][key]
 		c.mu.Unlock()
 		if ok && m.Method == "initialize" && answer != "-" && answer[0] != '{' { // as a host does
-			defer p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "initialize refused", Event: anEvent, Lasting: true})
+			defer p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Event: anEvent, Lasting: true})
 		}
 		switch {
 		case !ok:

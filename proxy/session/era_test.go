@@ -91,7 +91,7 @@ func TestServePrincipalBounds(t *testing.T) {
 		client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":8,"error":%s}`, jsonrpc.Overloaded("").Raw()))
 	})
 	err := new(Router).ServePrincipal(t.Context(), identity.Nobody.Principal, "nothing", newStuckConn())
-	if cause := jsonrpc.EndOf(err, "").Cause; cause != "unknown upstream" {
+	if cause := jsonrpc.EndOf(err, jsonrpc.Cause{}).Cause; cause != jsonrpc.CauseUnknownUpstream {
 		t.Error("ended with", err)
 	}
 }
@@ -125,7 +125,7 @@ func TestD03_HalfCloseExceedsDrainModern(t *testing.T) {
 
 func TestD48_CannotStartModern(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"bad", "good"}, func(w *world) {
-		w.dial["bad"] = &jsonrpc.ClosedError{Cause: "start failed"}
+		w.dial["bad"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"server/discover"}`)
 		if got := w.client.take(); len(got) != 1 || !strings.Contains(got[0], `"logging":{}`) {
 			t.Errorf("got %q", got)

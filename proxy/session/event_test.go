@@ -20,7 +20,7 @@ func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) 
 		p := &Router{Upstreams: []Upstream{{Name: "files"}, {Name: "away"}}, Dialer: DialFunc(
 			func(_ context.Context, upstream, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 				if upstream == "away" {
-					return nil, &jsonrpc.ClosedError{Cause: "link lost"}
+					return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}
 				}
 				ours, theirs := jsonrpc.Pipe()
 				go serve(ours)
@@ -78,17 +78,17 @@ func TestEndsAreToldAsTheHostSaysThem(t *testing.T) {
 		retryable bool
 	}{
 		"it says all": {func(stream *jsonrpc.PipeConn) {
-			stream.CloseCause(&jsonrpc.ClosedError{Cause: "start failed", Event: "k3v9x2ma", Says: "did not start: command not found", Lasting: true})
+			stream.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "k3v9x2ma", Says: "did not start: command not found", Lasting: true})
 		}, "k3v9x2ma", "Connection closed: files did not start: command not found", false},
 		"it says the cause": {func(stream *jsonrpc.PipeConn) {
-			stream.CloseCause(&jsonrpc.ClosedError{Cause: "start failed"})
+			stream.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed})
 		}, "", "Connection closed: files did not start", true},
 		"it says nothing": {func(stream *jsonrpc.PipeConn) {
 			refuse(stream) // and does not hang up
 		}, "", "Connection closed: files refused initialize", false},
 		"it ends what refused": {func(stream *jsonrpc.PipeConn) {
 			refuse(stream)
-			stream.CloseCause(&jsonrpc.ClosedError{Cause: "initialize refused", Event: "k3v9x2ma", Err: errors.New("x")})
+			stream.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Event: "k3v9x2ma", Err: errors.New("x")})
 		}, "k3v9x2ma", "Connection closed: files refused initialize", false},
 	} {
 		for _, e := range told(t, tt.serve) {

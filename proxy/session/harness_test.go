@@ -308,13 +308,13 @@ func orDefaultRaw(raw json.RawMessage) json.RawMessage {
 
 // cc is the text of the one connection-closed error.
 func cc(id any, code int, upstream, cause, phase string) string {
-	return ccOf(id, code, upstream, jsonrpc.ClosedError{Cause: cause}, phase)
+	return ccOf(id, code, upstream, jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause)}, phase)
 }
 
 // ccOf is cc for an end that says more than its cause. The end of an upstream's stream
 // is an event.
 func ccOf(id any, code int, upstream string, end jsonrpc.ClosedError, phase string) string {
-	if upstream != "" && end.Cause != "" && end.Cause != "start timeout" {
+	if upstream != "" && end.Cause != (jsonrpc.Cause{}) && end.Cause != jsonrpc.CauseStartTimeout {
 		end.Event = anEvent
 	}
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"error":%s}`, id, end.Wire(code, upstream, jsonrpc.Phase(phase)).Raw())

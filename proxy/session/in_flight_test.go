@@ -137,7 +137,7 @@ func TestWhatStartsWaitFor(t *testing.T) {
 			if stream > 3 {
 				return nil
 			}
-			return &jsonrpc.ClosedError{Cause: "start failed", Event: "e1"}
+			return &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "e1"}
 		})
 		w.client.say(w.hello())
 		for range 2 { // the first start is tried again at once

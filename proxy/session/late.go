@@ -88,7 +88,7 @@ func (u *upstreamConn) lateFailure() *failure {
 		if u.era == mcp.Legacy {
 			f = ownFailure(u.slow())
 		}
-		f.cause = jsonrpc.CauseStillStarting
+		f.cause = jsonrpc.CauseStillStarting.String()
 	}
 	f.late = true
 	return f
@@ -106,8 +106,8 @@ type failure struct {
 
 func ownFailure(err *jsonrpc.Error) *failure {
 	cause := err.Message
-	if data, ok := err.Data.(jsonrpc.ErrorData); ok && data.Cause != "" {
-		cause = data.Cause
+	if data, ok := err.Data.(jsonrpc.ErrorData); ok && !data.Cause.IsZero() {
+		cause = data.Cause.String()
 	}
 	return &failure{wire: err.Raw(), cause: cause}
 }

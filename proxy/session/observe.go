@@ -117,9 +117,9 @@ func (s *session) observeEnded(err error) {
 	end := observe.End{Took: time.Since(s.began), Outcome: observe.OK}
 	switch cause := context.Cause(s.ctx); {
 	case isGone(cause):
-		end.Cause = jsonrpc.EndOf(cause, jsonrpc.CauseClientGone).Class().String()
+		end.Cause = jsonrpc.EndOf(cause, jsonrpc.CauseClientGone).Cause.Kind.String()
 	case !errors.Is(cause, errDrained):
-		end.Outcome, end.Cause = observe.Closed, jsonrpc.EndOf(cause, jsonrpc.CauseHostStopped).Class().String()
+		end.Outcome, end.Cause = observe.Closed, jsonrpc.EndOf(cause, jsonrpc.CauseHostStopped).Cause.Kind.String()
 	}
 	tell(s.observed(), end)
 }
@@ -209,7 +209,7 @@ func (s *session) observeLost(r *request, answer json.RawMessage) {
 // reports all others.
 func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int) {
 	tell := u.s.router.Hooks.Happened
-	if tell == nil || told.Cause == "" || said.Event == "" {
+	if tell == nil || told.Cause.IsZero() || said.Event == "" {
 		return
 	}
 	if said.Event == told.Event || inFlight == 0 {

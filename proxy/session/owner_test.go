@@ -29,7 +29,7 @@ func TestReadersAreBounded(t *testing.T) {
 
 func TestUnaware(t *testing.T) {
 	closed := func(at jsonrpc.Phase) json.RawMessage {
-		return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "a", "start failed", at).Raw()
+		return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "a", jsonrpc.CauseStartFailed, at).Raw()
 	}
 	for _, tt := range []struct {
 		err  json.RawMessage

@@ -202,7 +202,7 @@ func TestRaceC_TableEmptiedFromAllSides(t *testing.T) {
 			}
 		}
 	}, func(w *world) {
-		w.newest("files").conn.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+		w.newest("files").conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true})
 	}, func(w *world) {
 		for id := 2; id <= 21; id++ {
 			answer(w, id)
@@ -295,8 +295,8 @@ func TestRaceF_EndsAreNotWrapped(t *testing.T) {
 		cause, when string
 	}{
 		{inner, "link lost", "in_flight"},
-		{fmt.Errorf("attach: %w", &jsonrpc.ClosedError{Cause: "exit status 3", Delivered: true, Err: inner}), "exit status 3", "in_flight"},
-		{&jsonrpc.ClosedError{Cause: "start failed", Err: inner}, "start failed", "not_sent"},
+		{fmt.Errorf("attach: %w", &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Delivered: true, Err: inner}), "exit status 3", "in_flight"},
+		{&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Err: inner}, "start failed", "not_sent"},
 		{nil, "link lost", "in_flight"}, // closed without a word
 	} {
 		inWorld(t, &Router{}, []string{"files"}, func(w *world) {
@@ -349,7 +349,7 @@ func TestRaceRestart(t *testing.T) {
 		}
 	}, func(w *world) {
 		for range 5 {
-			w.newest("files").conn.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+			w.newest("files").conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(1), Delivered: true})
 		}
 	})
 }

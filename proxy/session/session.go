@@ -205,7 +205,7 @@ func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range s.upstreams.conns() {
-		u.hangUpLocked("")
+		u.hangUpLocked(jsonrpc.Cause{})
 	}
 }
 
@@ -216,7 +216,7 @@ func (r *request) endingError(at jsonrpc.Phase) *jsonrpc.Error {
 	if r.era == mcp.Modern {
 		code = jsonrpc.CodeInternalError
 	}
-	return jsonrpc.ConnectionClosed(code, "", "", at)
+	return jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, at)
 }
 
 // A goneError is the end of the client's connection on its side.

@@ -18,7 +18,7 @@ func (w *world) dying(n int) (opened func() int) {
 		if stream > n {
 			return nil
 		}
-		return &jsonrpc.ClosedError{Cause: "start failed"}
+		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 	})
 }
 
@@ -72,7 +72,7 @@ func TestSoleUpstreamIsMissing(t *testing.T) {
 		w.leave()
 		w.connect()
 		opened := w.ending(func(int) *jsonrpc.ClosedError {
-			return &jsonrpc.ClosedError{Cause: "command not found", Lasting: true}
+			return &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("command not found"), Lasting: true}
 		})
 		if _, got := w.took(w.hello()); !strings.Contains(got, "command not found") || opened() != 1 {
 			t.Errorf("got %s after %d starts", got, opened())
@@ -95,7 +95,7 @@ func TestSoleUpstreamInBackOff(t *testing.T) {
 				if time.Since(began) >= c.lasts {
 					return nil
 				}
-				return &jsonrpc.ClosedError{Cause: "start failed", Event: "e1"}
+				return &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "e1"}
 			})
 			d, got := w.took(w.hello())
 			if wantTook(t, "the answer", d, c.took); strings.Contains(got, `"result"`) != c.ok {
@@ -128,7 +128,7 @@ func TestInitializeAgain(t *testing.T) {
 func TestSoleUpstreamAway(t *testing.T) {
 	inEras(t, &Router{}, []string{"a"}, func(w *world) {
 		w.leave()
-		w.dial["a"] = &jsonrpc.ClosedError{Cause: "link lost"}
+		w.dial["a"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}
 		w.connect()
 		d, got := w.took(w.hello())
 		if wantTook(t, "the answer", d, 0); !strings.Contains(got, `"completions":{}`) {

@@ -67,7 +67,7 @@ func stormyLinks(p *Router, calm <-chan struct{}) {
 // and makes progress, too.
 func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 	if rand.N(10) == 0 {
-		return nil, &jsonrpc.ClosedError{Cause: "start failed"}
+		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 	}
 	ours, theirs := jsonrpc.Pipe()
 	go func() {
@@ -82,7 +82,7 @@ func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn,
 			}
 			switch n := rand.N(40); {
 			case n == 0:
-				ours.CloseCause(&jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true})
+				ours.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true})
 				return
 			case n < 4 && m.Method == "tools/call": // never
 				continue

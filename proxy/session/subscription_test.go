@@ -98,7 +98,7 @@ func TestD41_UpstreamEndsListen(t *testing.T) {
 func TestD41_CrashLoop(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, _ *jsonrpc.Message) {
-			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(1), Delivered: true})
 		}}
 		w.client.say(listenTools)
 		time.Sleep(10 * time.Minute)
@@ -140,7 +140,7 @@ func TestD13_LinkLostWhileClientListens(t *testing.T) {
 	inModernWorld(t, &Router{}, names, func(w *world) {
 		w.listens()
 		for _, n := range names {
-			w.reach(n, &jsonrpc.ClosedError{Cause: "link lost"})
+			w.reach(n, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost})
 		}
 		w.cut()
 		w.wantSoon()
@@ -161,7 +161,7 @@ func TestD13_LinkReturnsToSlowUpstreams(t *testing.T) {
 		w.listens()
 		w.hands = map[string]func(*party, *jsonrpc.Message){}
 		for i, n := range names {
-			w.reach(n, &jsonrpc.ClosedError{Cause: "link lost"})
+			w.reach(n, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost})
 			w.hands[n] = func(p *party, m *jsonrpc.Message) {
 				if m.Method == "subscriptions/listen" {
 					time.Sleep(time.Duration(i) * time.Second / 2)

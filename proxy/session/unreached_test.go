@@ -13,7 +13,7 @@ import (
 // those links, and why they are not up. A client that would not see an upstream of a link's
 // name does not read that name either.
 func TestUnreachedNamesLinks(t *testing.T) {
-	refused := Unknown{Link: "docs", End: jsonrpc.ClosedError{Cause: "connection refused"}, Failed: true}
+	refused := Unknown{Link: "docs", End: jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}, Failed: true}
 	login := Unknown{Link: "wiki", End: *jsonrpc.LoginNeeded("mcp-proxy login wiki", nil), Failed: true}
 	waits, out := "far has not connected yet (link lost)", "docs is unreachable: connection refused"
 	for name, tt := range map[string]struct {
@@ -21,14 +21,14 @@ func TestUnreachedNamesLinks(t *testing.T) {
 		rule    policy.Rule
 		want    jsonrpc.ClosedError
 	}{
-		"accepting":      {farAway, policy.Rule{}, jsonrpc.ClosedError{Cause: "link lost", Says: waits}},
-		"dialling":       {[]Unknown{refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "connection refused", Says: out}},
-		"lasting":        {[]Unknown{login}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Lasting: true, Says: "wiki needs a login: mcp-proxy login wiki"}},
-		"several":        {append(farAway[:1:1], refused), policy.Rule{}, jsonrpc.ClosedError{Cause: "link lost", Says: waits + "; " + out}},
-		"one lasting":    {[]Unknown{login, refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: "login needed", Says: "wiki needs a login: mcp-proxy login wiki; " + out}},
-		"hidden":         {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"a__*"}}}, jsonrpc.ClosedError{Cause: "link lost"}},
-		"one hidden":     {append(farAway[:1:1], refused), policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"docs__*"}}}, jsonrpc.ClosedError{Cause: "connection refused", Says: out}},
-		"allowed by all": {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"*"}}}, jsonrpc.ClosedError{Cause: "link lost", Says: waits}},
+		"accepting":      {farAway, policy.Rule{}, jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: waits}},
+		"dialling":       {[]Unknown{refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused, Says: out}},
+		"lasting":        {[]Unknown{login}, policy.Rule{}, jsonrpc.ClosedError{Cause: jsonrpc.CauseLogin, Lasting: true, Says: "wiki needs a login: mcp-proxy login wiki"}},
+		"several":        {append(farAway[:1:1], refused), policy.Rule{}, jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: waits + "; " + out}},
+		"one lasting":    {[]Unknown{login, refused}, policy.Rule{}, jsonrpc.ClosedError{Cause: jsonrpc.CauseLogin, Says: "wiki needs a login: mcp-proxy login wiki; " + out}},
+		"hidden":         {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"a__*"}}}, jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}},
+		"one hidden":     {append(farAway[:1:1], refused), policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"docs__*"}}}, jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused, Says: out}},
+		"allowed by all": {farAway, policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Allow: []string{"*"}}}, jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: waits}},
 	} {
 		for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 			t.Run(name+", "+string(era), func(t *testing.T) {

@@ -301,7 +301,7 @@ func (u *upstreamConn) end(a *attempt, err error) {
 	end := u.ended(a, &mine)
 	inFlight, _ := a.peer.Open()
 	u.observeEnd(&said, end, inFlight)
-	u.log.Debug("stream ended", "cause", end.Cause, "event", end.Event, "err", err, "in_flight", inFlight)
+	u.log.Debug("stream ended", "cause", end.Cause.String(), "event", end.Event, "err", err, "in_flight", inFlight)
 	a.peer.End(end)
 }
 
@@ -343,9 +343,9 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 // that does not read has lastWords for them. The host then cancels what this session had
 // in flight. If the session goes on, its calls there get the cause when the stream has
 // ended.
-func (u *upstreamConn) hangUpLocked(cause string) {
+func (u *upstreamConn) hangUpLocked(cause jsonrpc.Cause) {
 	u.closed, u.gone = true, &jsonrpc.ClosedError{Cause: cause}
-	if cause != "" {
+	if !cause.IsZero() {
 		u.gone.Event = jsonrpc.NewEvent()
 	}
 	u.cancel() // who dials gives up
@@ -353,7 +353,7 @@ func (u *upstreamConn) hangUpLocked(cause string) {
 	if a == nil || a.ended {
 		return
 	}
-	if a.own == nil && cause != "" {
+	if a.own == nil && !cause.IsZero() {
 		a.own = u.gone
 	}
 	within := lastWords

@@ -26,7 +26,7 @@ func (w *world) cut() {
 	defer w.mu.Unlock()
 	for _, streams := range w.conns {
 		for _, p := range streams {
-			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: "link lost", Delivered: true})
+			p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true})
 		}
 	}
 }

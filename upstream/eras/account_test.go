@@ -17,7 +17,7 @@ func TestConnectionThatMayReturn(t *testing.T) {
 		&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Err: errors.New("reset")}: false,
 		&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowStream}:                         true,
 		&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Err: mcp.ErrOtherEra}:  true,
-		&jsonrpc.ClosedError{Cause: "closed", Err: errors.New("reset")}:              false,
+		&jsonrpc.ClosedError{Cause: jsonrpc.CauseClosed, Err: errors.New("reset")}:   false,
 		&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}:                        false,
 		jsonrpc.ErrClosed: false,
 	} {

@@ -140,7 +140,7 @@ func (k *talk) ended(s *side, cause string) {
 	select {
 	case err := <-s.end:
 		closed, _ := errors.AsType[*jsonrpc.ClosedError](err)
-		if !errors.Is(err, jsonrpc.ErrClosed) || cause != "" && (closed == nil || closed.Cause != cause) {
+		if !errors.Is(err, jsonrpc.ErrClosed) || cause != "" && (closed == nil || closed.Cause.String() != cause) {
 			k.t.Errorf("ended with %v, want %q", err, cause)
 		}
 	default:
@@ -174,7 +174,7 @@ func play(t *testing.T, text string) string {
 			}
 			line = verb + " " + got
 		case fields[1] == "closes":
-			jsonrpc.CloseWith(sides[verb].c, &jsonrpc.ClosedError{Cause: strings.Join(fields[2:], " "), Delivered: true})
+			jsonrpc.CloseWith(sides[verb].c, &jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(strings.Join(fields[2:], " ")), Delivered: true})
 		case fields[1] == "is":
 			jsonrpc.CloseWith(sides[verb].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		case fields[1] == "ended":

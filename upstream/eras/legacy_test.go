@@ -279,7 +279,7 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 		cause string
 	}{
 		"server ends": {200, "exit status 1"},
-		"host stops":  {1e6, jsonrpc.CauseHostStopped},
+		"host stops":  {1e6, jsonrpc.CauseHostStopped.String()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -294,16 +294,16 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 					for sent < c.notes && server.Send(jsonrpc.NewNotification("vendor/note", nil)) == nil {
 						sent++
 					}
-					jsonrpc.CloseWith(server, &jsonrpc.ClosedError{Cause: "exit status 1", Delivered: true})
+					jsonrpc.CloseWith(server, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(1), Delivered: true})
 				}()
 				synctest.Wait()
 				if sent > 2*maxQueued+1000 || sent < min(c.notes, maxQueued) { // the half of it may be on its way already
 					t.Errorf("%d messages were taken", sent)
 				}
-				if c.cause == jsonrpc.CauseHostStopped {
+				if c.cause == jsonrpc.CauseHostStopped.String() {
 					cancel()
 				}
-				if end, _ := errors.AsType[*jsonrpc.ClosedError](<-done); end == nil || end.Cause != c.cause {
+				if end, _ := errors.AsType[*jsonrpc.ClosedError](<-done); end == nil || end.Cause.String() != c.cause {
 					t.Error(end)
 				}
 				if d := time.Since(began); d != flushTime {

@@ -160,7 +160,7 @@ func (a *account) leftLocked(end error) {
 // the stream itself.
 func mayReturn(end error) bool {
 	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
-	return ok && (closed.Class() == jsonrpc.ClassClientSlow || errors.Is(closed, mcp.ErrOtherEra))
+	return ok && (closed.Cause.Kind == jsonrpc.KindClientSlow || errors.Is(closed, mcp.ErrOtherEra))
 }
 
 // groupLocked returns the group for capabilities as a request spells them.

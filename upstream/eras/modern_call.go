@@ -153,7 +153,7 @@ func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message,
 // methods.
 func isBadRequest(text json.RawMessage) bool {
 	data := jsonrpc.ReadErrorData(text)
-	return data.Reason == jsonrpc.ReasonClosed && jsonrpc.HTTPStatus(data.Cause) == http.StatusBadRequest
+	return data.Reason == jsonrpc.ReasonClosed && data.Cause == jsonrpc.HTTPCause(http.StatusBadRequest)
 }
 
 // settle answers the request of a call, if a client still waits, and forgets the call.

@@ -239,7 +239,7 @@ func (l *legacySession) end(end *jsonrpc.ClosedError) {
 	l.g.remove(l)
 	if end != nil {
 		end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
-		l.log.Debug("session of modern clients ended", "cause", end.Cause, "event", end.Event, "in_flight", len(l.calls), "err", end.Err)
+		l.log.Debug("session of modern clients ended", "cause", end.Cause.String(), "event", end.Event, "in_flight", len(l.calls), "err", end.Err)
 		l.fail(end)
 	}
 	l.g.next()

@@ -142,7 +142,7 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 		}
 		k.call("c", 100, "tools/call")
 		for i := range maxGroupSessions {
-			jsonrpc.CloseWith(k.sides[fmt.Sprintf("s%d", i)].c, &jsonrpc.ClosedError{Cause: "gone", Delivered: true})
+			jsonrpc.CloseWith(k.sides[fmt.Sprintf("s%d", i)].c, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("gone"), Delivered: true})
 			k.answered("c", i, -32603)
 		}
 		k.hello(fmt.Sprintf("s%d", maxGroupSessions), "{}")
@@ -261,7 +261,7 @@ func TestStopEndsSessions(t *testing.T) {
 		k.recv("s1")
 		k.b.Stop(context.Background())
 		for range 2 {
-			if m := k.recv("c"); !strings.Contains(string(m.Error), jsonrpc.CauseHostStopped) {
+			if m := k.recv("c"); !strings.Contains(string(m.Error), jsonrpc.CauseHostStopped.String()) {
 				t.Errorf("a call ended with %s", k.text(m))
 			}
 		}
@@ -285,7 +285,7 @@ func TestPhaseOfWhatASessionLoses(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.call("c", 1, "tools/call")
 		k.recv("s0") // initialize
-		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: "start failed", Delivered: true})
+		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true})
 		if m := k.recv("c"); !strings.Contains(string(m.Error), `"phase":"not_sent"`) {
 			t.Errorf("what never left: %s", k.text(m))
 		}
@@ -294,7 +294,7 @@ func TestPhaseOfWhatASessionLoses(t *testing.T) {
 			k.call("c", 2, "tools/call")
 			k.hello(server, "{}")
 			k.recv(server)
-			jsonrpc.CloseWith(k.sides[server].c, &jsonrpc.ClosedError{Cause: "gone", Delivered: delivered})
+			jsonrpc.CloseWith(k.sides[server].c, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("gone"), Delivered: delivered})
 			if m := k.recv("c"); strings.Contains(string(m.Error), `"phase":"in_flight"`) != delivered {
 				t.Errorf("delivered %v: %s", delivered, k.text(m))
 			}
@@ -315,7 +315,7 @@ func TestOtherEraAndCallsThatWait(t *testing.T) {
 			k.call("c", 100+i, "tools/call")
 		}
 		jsonrpc.CloseWith(k.sides["s0"].c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
-		k.ended("c", jsonrpc.CauseStartFailed)
+		k.ended("c", jsonrpc.CauseStartFailed.String())
 		for i := range maxGroupSessions - 1 {
 			if m := k.recv(fmt.Sprintf("s%d", i+1)); m.Method != "notifications/cancelled" {
 				t.Errorf("a server received %s", k.text(m))

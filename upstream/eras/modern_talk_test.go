@@ -194,7 +194,7 @@ func (k *pooled) ended(name, cause string) {
 	select {
 	case err := <-k.side(name).end:
 		closed, _ := errors.AsType[*jsonrpc.ClosedError](err)
-		if !errors.Is(err, jsonrpc.ErrClosed) || cause != "" && (closed == nil || closed.Cause != cause) {
+		if !errors.Is(err, jsonrpc.ErrClosed) || cause != "" && (closed == nil || closed.Cause.String() != cause) {
 			k.t.Errorf("%s ended with %v, want %q", name, err, cause)
 		}
 	default:
@@ -239,7 +239,7 @@ func playModern(t *testing.T, text string) string {
 			}
 			line = verb + " " + got
 		case fields[1] == "closes" || fields[1] == "dies":
-			jsonrpc.CloseWith(k.side(verb).c, &jsonrpc.ClosedError{Cause: strings.Join(fields[2:], " "), Delivered: fields[1] == "closes"})
+			jsonrpc.CloseWith(k.side(verb).c, &jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(strings.Join(fields[2:], " ")), Delivered: fields[1] == "closes"})
 		case fields[1] == "is":
 			jsonrpc.CloseWith(k.side(verb).c, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		case fields[1] == "ended":

@@ -280,7 +280,7 @@ func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 	hello, err := h.line()
 	if err != nil {
 		opened()
-		return nil, &jsonrpc.ClosedError{Cause: err.Error()}
+		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause(err.Error())}
 	}
 	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
@@ -321,7 +321,7 @@ func (c *conn) greet(hello []byte) error {
 	case n.ok:
 		return nil
 	case n.refused != "":
-		return &jsonrpc.ClosedError{Cause: n.refused}
+		return &jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(n.refused)}
 	}
 	return notOpened(errAnswer)
 }

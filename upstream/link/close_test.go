@@ -25,7 +25,7 @@ func wantEnd(t *testing.T, c jsonrpc.Conn, cause string, delivered bool) {
 			_, err = c.Recv()
 		}
 		var end *jsonrpc.ClosedError
-		if !errors.As(err, &end) || !errors.Is(err, jsonrpc.ErrClosed) || end.Cause != cause || end.Delivered != delivered {
+		if !errors.As(err, &end) || !errors.Is(err, jsonrpc.ErrClosed) || end.Cause.String() != cause || end.Delivered != delivered {
 			t.Errorf("Recv returned %v, want cause %q, delivered %v", err, cause, delivered)
 		}
 	}
@@ -71,8 +71,8 @@ func current(t testing.TB, c *Client) *link {
 
 // TestEnds is the grid of who ends a stream, and how, and what each side hears.
 func TestEnds(t *testing.T) {
-	killed := &jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true}
-	unsent := &jsonrpc.ClosedError{Cause: "start failed"}
+	killed := &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true}
+	unsent := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
 	type ends struct {
 		p          *pair
 		near, far  jsonrpc.Conn
@@ -107,7 +107,7 @@ func TestEnds(t *testing.T) {
 					case err := <-returnWith:
 						return err
 					case <-ctx.Done():
-						return &jsonrpc.ClosedError{Cause: "stopped", Delivered: true}
+						return &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("stopped"), Delivered: true}
 					}
 				}})
 				e := ends{p, open(t, p.client), await(t, conns), returnWith}
@@ -145,7 +145,7 @@ func TestClosingLineComesLast(t *testing.T) {
 				return err
 			}
 		}
-		return &jsonrpc.ClosedError{Cause: "exit status 3", Delivered: true}
+		return &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Delivered: true}
 	}})
 	for range 200 {
 		c := open(t, p.client)
@@ -209,7 +209,7 @@ func TestRaces(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() { untilClosed(t, func() error { return c.Send(numbered(1)) }) })
 			wg.Go(func() { untilClosed(t, func() error { _, err := c.Recv(); return err }) })
-			maybe(func() { jsonrpc.CloseWith(c, &jsonrpc.ClosedError{Cause: "exit status 0"}) })
+			maybe(func() { jsonrpc.CloseWith(c, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(0)}) })
 			maybe(func() { c.Close() })
 			wg.Wait()
 			return errClosed
@@ -272,7 +272,7 @@ func TestSlowProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	far.CloseCause(&jsonrpc.ClosedError{Cause: "exit status 3", Delivered: true})
+	far.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Delivered: true})
 	time.Sleep(4 * config.StreamCloseTimeout) // for what must not happen
 	for n := range 500 {
 		if _, err := near.Recv(); err != nil {

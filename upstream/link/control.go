@@ -29,7 +29,7 @@ var (
 	errHungUp     = errors.New("closed before the hello")
 	errNoControl  = fault("the control stream must come first")
 	errTwoControl = fault("a second control stream")
-	errReplaced   = fault(jsonrpc.CauseReplaced)
+	errReplaced   = fault(jsonrpc.CauseReplaced.String())
 	errFlood      = fault("too many streams")
 )
 
@@ -209,7 +209,7 @@ func (c *control) read(to controlHandler) error {
 func (c *control) bye(err error) {
 	cause := errClosed.Cause
 	if f, ok := errors.AsType[fault](err); ok {
-		cause = string(f)
+		cause = jsonrpc.OtherCause(string(f))
 	}
 	c.y.SetWriteDeadline(time.Now().Add(byeTimeout))
 	_ = c.out.WriteLines(closingLine(&jsonrpc.ClosedError{Cause: cause, Delivered: true}))

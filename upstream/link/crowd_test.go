@@ -88,12 +88,12 @@ func TestStreams(t *testing.T) {
 	}
 	for range 100 {
 		_, err := c.Open(t.Context(), hello)
-		wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+		wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
 	}
 	conns[0].Close()
 	conns[0] = open(t, p.client) // there is room again
 	_, err := c.Open(t.Context(), hello)
-	wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+	wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
 	if lines := strings.Count(log.String(), "too many streams"); lines != 1 {
 		t.Errorf("%d lines, want 1:\n%s", lines, log.String())
 	}
@@ -108,7 +108,7 @@ func TestStreams(t *testing.T) {
 		t.Errorf("the host has served %d streams, want %d", n, 2*most+1)
 	}
 	_, err = c.Open(t.Context(), hello)
-	wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+	wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
 	if lines := strings.Count(log.String(), "too many streams"); lines != 2 {
 		t.Errorf("%d lines, want another for another crowd:\n%s", lines, log.String())
 	}
@@ -142,7 +142,7 @@ func TestCrowdOnSocket(t *testing.T) {
 	for range more {
 		crowd.Go(func() {
 			_, err := r.client.Open(t.Context(), hello)
-			wantNotOpened(t, err, jsonrpc.CauseOverloaded)
+			wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
 		})
 	}
 	crowd.Wait()

@@ -17,7 +17,7 @@ import (
 func TestClosingLineTellsTheEvent(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
 		for _, says := range []string{"did not start: exit status 3", "did not start: exit status 3: no license in /etc"} {
-			end := &jsonrpc.ClosedError{Cause: "start failed", Event: "k3v9x2ma", Says: says, Lasting: true}
+			end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "k3v9x2ma", Says: says, Lasting: true}
 			near, far := tcpPair(t)
 			c := &Client{Trusted: trusted}
 			s := &Server{Trusted: trusted, Handle: func(context.Context, Hello, jsonrpc.Conn) error { return end }}
@@ -26,7 +26,7 @@ func TestClosingLineTellsTheEvent(t *testing.T) {
 			go func() { ended <- c.Serve(ctx, near) }()
 			go func() { ended <- s.Serve(ctx, far) }()
 			_, err := open(t, c).Recv()
-			got := jsonrpc.EndOf(err, "")
+			got := jsonrpc.EndOf(err, jsonrpc.Cause{})
 			want := *end
 			if !trusted && strings.Contains(says, "/") {
 				want.Says = ""
@@ -76,11 +76,11 @@ func TestLostLinkIsOneEvent(t *testing.T) {
 			t.Errorf("event %q after %q", event, before)
 		}
 		for _, conn := range conns {
-			if _, err := conn.Recv(); jsonrpc.EndOf(err, "").Event != event {
+			if _, err := conn.Recv(); jsonrpc.EndOf(err, jsonrpc.Cause{}).Event != event {
 				t.Errorf("a stream ended with %+v, want the event %s", err, event)
 			}
 		}
-		if _, err := c.Open(ctx, hello); jsonrpc.EndOf(err, "").Event != event {
+		if _, err := c.Open(ctx, hello); jsonrpc.EndOf(err, jsonrpc.Cause{}).Event != event {
 			t.Errorf("Open: %+v, want the event %s", err, event)
 		}
 		if text := log.String(); strings.Count(text, fmt.Sprintf(`level=WARN msg="link lost" event=%s `, event)) != 1 {

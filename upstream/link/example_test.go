@@ -16,7 +16,7 @@ func Example() {
 	server := &link.Server{Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
 		fmt.Println("serving", h.Upstream)
 		<-ctx.Done()
-		return &jsonrpc.ClosedError{Cause: "signal: terminated", Delivered: true}
+		return &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("terminated"), Delivered: true}
 	}}
 	near, far := link.Ring()
 	ctx, stop := context.WithCancel(context.Background())

@@ -142,7 +142,7 @@ func clientRaw(t *testing.T, c *Client) *yamux.Session {
 func wantNotOpened(t *testing.T, err error, cause string) {
 	t.Helper()
 	var end *jsonrpc.ClosedError
-	if !errors.As(err, &end) || end.Cause != cause || end.Delivered {
+	if !errors.As(err, &end) || end.Cause.String() != cause || end.Delivered {
 		t.Errorf("Open: %v, want cause %q, not delivered", err, cause)
 	}
 }

@@ -102,7 +102,7 @@ func handOver() (Handler, <-chan jsonrpc.Conn) {
 	return func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 		conns <- c
 		<-ctx.Done()
-		return &jsonrpc.ClosedError{Cause: "stopped", Delivered: true}
+		return &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("stopped"), Delivered: true}
 	}, conns
 }
 

@@ -175,7 +175,7 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 			if first {
 				orDiscard(s.Log).Warn("too many streams on a link, more are refused", "most", most)
 			}
-			c.shut(errClosed, refusalLine(jsonrpc.CauseOverloaded), time.Now().Add(lastTimeout))
+			c.shut(errClosed, refusalLine(jsonrpc.CauseOverloaded.String()), time.Now().Add(lastTimeout))
 		}
 	}
 }

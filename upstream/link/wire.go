@@ -60,7 +60,7 @@ var (
 	errBadVersion = errors.New("unknown link version")
 	errHasty      = errors.New("messages before the answer to the hello")
 	errLateHello  = errors.New("hello timeout")
-	errUnknown    = errors.New(jsonrpc.CauseChanged) // it was announced, and is gone since
+	errUnknown    = errors.New(jsonrpc.CauseChanged.String()) // it was announced, and is gone since
 )
 
 // parseHello reads the line of a hello. The version comes first: nothing else
@@ -95,7 +95,7 @@ func refusalLine(reason string) []byte {
 // with "says":"…" and "lasting":true where the end has them.
 func closingLine(end *jsonrpc.ClosedError) []byte {
 	b := append(appendNote(nil, "closed"), `{"cause":`...)
-	b = append(append(b, jsonrpc.Quote(end.Cause)...), `,"delivered":`...)
+	b = append(append(b, jsonrpc.Quote(end.Cause.String())...), `,"delivered":`...)
 	b = strconv.AppendBool(b, end.Delivered)
 	if end.Event != "" {
 		b = append(append(b, `,"event":`...), jsonrpc.Quote(end.Event)...)
@@ -168,11 +168,11 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 		return nil, errBadNote
 	}
 	end := &jsonrpc.ClosedError{
-		Cause:     cmp.Or(shorten(cause), errClosed.Cause),
+		Cause:     cmp.Or(jsonrpc.ParseCause(shorten(cause)), errClosed.Cause),
 		Delivered: string(at[1].Of(doc)) != "false", // only a clear "false" makes it safe to send requests again
 		Lasting:   string(at[4].Of(doc)) == "true",
 	}
-	if end.Cause == otherEra {
+	if cause == otherEra {
 		end.Cause = jsonrpc.CauseStartFailed
 	}
 	if event, _ := jsonrpc.Unquote(at[2].Of(doc)); jsonrpc.IsEvent(event) {

@@ -16,7 +16,7 @@ func TestLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	end := &jsonrpc.ClosedError{Cause: "signal: killed", Delivered: true}
+	end := &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true}
 	related := jsonrpc.NewNotification("n", nil)
 	related.Related = jsonrpc.IntID(7)
 	for _, tt := range []struct{ got, want string }{
@@ -24,7 +24,7 @@ func TestLines(t *testing.T) {
 		{okLine, `{"mcp-proxy":1,"ok":true}` + "\n"},
 		{string(refusalLine("upstream changed")), `{"mcp-proxy":1,"refused":"upstream changed"}` + "\n"},
 		{string(closingLine(end)), `{"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true}}` + "\n"},
-		{string(closingLine(&jsonrpc.ClosedError{Cause: "start failed", Event: "k3v9x2ma", Says: "did not start: x", Lasting: true})),
+		{string(closingLine(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "k3v9x2ma", Says: "did not start: x", Lasting: true})),
 			`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false,"event":"k3v9x2ma","says":"did not start: x","lasting":true}}` + "\n"},
 		{string(appendMessage(nil, related)), `{"mcp-proxy":1,"re":7}` + "\n" + `{"jsonrpc":"2.0","method":"n"}` + "\n"},
 	} {
@@ -57,8 +57,8 @@ func TestParseHello(t *testing.T) {
 }
 
 func TestParseNote(t *testing.T) {
-	killed := note{closed: &jsonrpc.ClosedError{Cause: "killed", Delivered: true}}
-	unsent := note{closed: &jsonrpc.ClosedError{Cause: "start failed"}}
+	killed := note{closed: &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("killed"), Delivered: true}}
+	unsent := note{closed: &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}}
 	for _, tt := range []struct {
 		line string
 		want note
@@ -70,14 +70,14 @@ func TestParseNote(t *testing.T) {
 		{`{"mcp-proxy":1,"closed":{"cause":"killed"}}`, killed},
 		{`{"mcp-proxy":1,"closed":{"cause":"start failed","delivered":false}}`, unsent},
 		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":"k3v9x2ma","says":"was killed","lasting":true,"later":[]}}`,
-			note{closed: &jsonrpc.ClosedError{Cause: "killed", Delivered: true, Event: "k3v9x2ma", Says: "was killed", Lasting: true}}},
+			note{closed: &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("killed"), Delivered: true, Event: "k3v9x2ma", Says: "was killed", Lasting: true}}},
 		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":"k3v9x2m/","says":7,"lasting":"true"}}`, killed},
 		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":"k3v9x2maa","says":"\u0007","lasting":1}}`, killed},
 		{`{"mcp-proxy":1,"closed":{"cause":"killed","event":7,"says":"` + strings.Repeat("x", 300) + `"}}`,
-			note{closed: &jsonrpc.ClosedError{Cause: "killed", Delivered: true, Says: strings.Repeat("x", maxCause)}}},
+			note{closed: &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("killed"), Delivered: true, Says: strings.Repeat("x", maxCause)}}},
 		{`{"mcp-proxy":1,"later":{}}`, note{}},
 		{`{"mcp-proxy":1,"refused":"\u001b[1mno\u0000\n\u200b"}`, note{refused: "[1mno"}},
-		{`{"mcp-proxy":1,"closed":{"cause":"\u0007"}}`, note{closed: &jsonrpc.ClosedError{Cause: "closed", Delivered: true}}},
+		{`{"mcp-proxy":1,"closed":{"cause":"\u0007"}}`, note{closed: &jsonrpc.ClosedError{Cause: jsonrpc.CauseClosed, Delivered: true}}},
 	} {
 		got, err := parseNote([]byte(tt.line))
 		if err != nil || !sameNote(got, tt.want) {

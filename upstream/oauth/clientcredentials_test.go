@@ -430,7 +430,7 @@ func TestBadFiles(t *testing.T) {
 			w := newWorld(t)
 			w.closed(c).TokenURL = w.URL + "/token"
 			_, err := header(t.Context(), c)
-			end := jsonrpc.EndOf(err, "")
+			end := jsonrpc.EndOf(err, jsonrpc.Cause{})
 			if !end.Lasting || !strings.Contains(end.Words(), "cannot be read") || !strings.Contains(err.Error(), c.secret.Path) || strings.Contains(err.Error()+end.Words(), marked) {
 				t.Errorf("%+v, %v", end, err)
 			}

@@ -132,7 +132,7 @@ func (p *person) ok(l *Login, method string) {
 func (p *person) fails(l *Login, method, says string) {
 	p.t.Helper()
 	err := l.call(p.t.Context(), method)
-	end := jsonrpc.EndOf(err, "")
+	end := jsonrpc.EndOf(err, jsonrpc.Cause{})
 	if err == nil || !strings.Contains(end.Words()+"; "+err.Error(), says) {
 		p.t.Errorf("%s: got %v (%s), want %q", method, err, end.Words(), says)
 	}

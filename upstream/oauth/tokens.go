@@ -156,7 +156,7 @@ func requestFailed(err error) error {
 	var network net.Error
 	switch {
 	case answered:
-		answer := jsonrpc.HTTPCause(r.status)
+		answer := jsonrpc.HTTPCause(r.status).String()
 		if slices.Contains(publicCodes, r.code) {
 			answer += " " + r.code
 		}

@@ -6,9 +6,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 const (
@@ -149,9 +151,11 @@ func (p *process) exitsSoon() bool {
 }
 
 // cause returns how the process ended. It must be gone.
-func (p *process) cause() string {
-	how, _, _ := strings.Cut(p.cmd.ProcessState.String(), " (") // "(core dumped)"
-	return how
+func (p *process) cause() jsonrpc.Cause {
+	if how, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && how.Signaled() {
+		return jsonrpc.SignalCause(how.Signal().String())
+	}
+	return jsonrpc.ExitCause(p.cmd.ProcessState.ExitCode())
 }
 
 // stop makes the process and its group end, in three steps of the grace each:

@@ -36,7 +36,7 @@ func TestD05_ErrorBeforeCancelBeforeDelete(t *testing.T) {
 		c := connect(t, f)
 		c.request(1, "tools/call", `{}`)
 		question := c.recv()
-		c.send(jsonrpc.NewError(question.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", "", jsonrpc.InFlight)))
+		c.send(jsonrpc.NewError(question.ID, jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, jsonrpc.InFlight)))
 		c.cancel(1)
 		c.request(2, "tasks/cancel", `{"taskId":"t"}`)
 		c.close()
@@ -175,7 +175,7 @@ func TestDialContextEndsAll(t *testing.T) {
 	c.request(1, "tools/call", `{}`)
 	f.await("tools/call", 1)
 	cancel()
-	if closed := c.end(); closed.Cause != "host stopped" || !closed.Delivered {
+	if closed := c.end(); closed.Cause != jsonrpc.CauseHostStopped || !closed.Delivered {
 		t.Errorf("the end is %+v", closed)
 	}
 	c.close()

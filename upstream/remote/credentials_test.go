@@ -273,7 +273,7 @@ func TestCredentialsRefused(t *testing.T) {
 		creds = &rotating{refuse: creds.refuse}
 		socket.Credentials = creds
 		_, err := socket.Dial(t.Context())
-		if end := jsonrpc.EndOf(err, ""); end.Says != "rejected our credentials (HTTP 401)" || !end.Lasting || creds.times() > maxProofs {
+		if end := jsonrpc.EndOf(err, jsonrpc.Cause{}); end.Says != "rejected our credentials (HTTP 401)" || !end.Lasting || creds.times() > maxProofs {
 			t.Errorf("WebSocket: %+v after %d times", end, creds.times())
 		}
 		web.Close()
@@ -358,7 +358,7 @@ func TestNoCredentials(t *testing.T) {
 				for id := range int64(3) {
 					c.request(id+1, "ping", "")
 					e := parseError(c.recv())
-					if e.Message != "Connection closed: up"+tt.message || e.Data.Cause != tt.cause || e.Data.Retryable != (tt.retryable && !late) || !jsonrpc.IsEvent(e.Data.Event) {
+					if e.Message != "Connection closed: up"+tt.message || e.Data.Cause.String() != tt.cause || e.Data.Retryable != (tt.retryable && !late) || !jsonrpc.IsEvent(e.Data.Event) {
 						t.Errorf("got %+v", e)
 					}
 				}

@@ -45,7 +45,7 @@ func (p *eraProbe) run(ctx context.Context) (bool, error) {
 	defer p.t.leave()
 	reply, status, f := ask(ctx, p.t, mcp.Discover(ownID("discover")))
 	switch {
-	case f != nil && (tellsNothing(status) || !f.invalid && f.status == 0):
+	case f != nil && (tellsNothing(status) || f.cause != jsonrpc.CauseInvalidResponse && f.status == 0):
 		return false, f.end()
 	case tellsNothing(status):
 		return false, refused(status).end()

@@ -99,7 +99,7 @@ func wantVerdictIn(t *testing.T, ctx context.Context, s *Server, modern bool, ca
 	switch {
 	case got != modern:
 		t.Errorf("modern: %v, %v", got, err)
-	case cause == "" && err != nil || cause != "" && (end == nil || end.Cause != cause || end.Delivered):
+	case cause == "" && err != nil || cause != "" && (end == nil || end.Cause.String() != cause || end.Delivered):
 		t.Errorf("%v, want %q", err, cause)
 	}
 }

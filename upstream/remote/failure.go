@@ -28,16 +28,15 @@ var (
 // A failure is why a request has no answer. It becomes an error in the answer's
 // place, and counts for the log.
 type failure struct {
-	cause   string        // as in jsonrpc.ErrorData
-	phase   jsonrpc.Phase // how far the request came
-	invalid bool          // the answer came but could not be used
-	status  int           // of the HTTP response; zero if there was none
-	oauth   bool          // the response asks for OAuth
-	says    string        // as in jsonrpc.ClosedError; "" leaves that to the rest
-	fixed   bool          // only a change of the configuration helps
-	event   string        // in the log; "" if it is not there
-	lost    bool          // the server does not know the session: the request did not run
-	err     error         // for the log; may be nil
+	cause  jsonrpc.Cause
+	phase  jsonrpc.Phase // how far the request came
+	status int           // of the HTTP response; zero if there was none
+	oauth  bool          // the response asks for OAuth
+	says   string        // as in jsonrpc.ClosedError; "" leaves that to the rest
+	fixed  bool          // only a change of the configuration helps
+	event  string        // in the log; "" if it is not there
+	lost   bool          // the server does not know the session: the request did not run
+	err    error         // for the log; may be nil
 
 	// said is the server's own error beside lost. It is the answer if a new session
 	// does not help.
@@ -46,21 +45,20 @@ type failure struct {
 
 // answer returns the error that answers the request id.
 func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
-	if f.invalid {
-		return jsonrpc.NewError(id, jsonrpc.InvalidResponse(upstream, f.cause))
+	if f.cause == jsonrpc.CauseInvalidResponse {
+		return jsonrpc.NewError(id, jsonrpc.InvalidResponse(upstream, f.err.Error()))
 	}
 	return jsonrpc.NewError(id, f.end().Wire(jsonrpc.CodeInternalError, upstream, f.phase))
 }
 
 // end returns what the failure is as the end of a session, which delivered nothing.
 func (f *failure) end() *jsonrpc.ClosedError {
-	cause, err := f.forLog()
-	end := &jsonrpc.ClosedError{Cause: cause, Event: f.event, Says: f.says, Lasting: f.lasting(), Err: err}
+	end := &jsonrpc.ClosedError{Cause: f.cause, Event: f.event, Says: f.says, Lasting: f.lasting(), Err: f.err}
 	switch {
 	case f.oauth:
-		end.Says = "needs OAuth (" + cause + ")"
+		end.Says = "needs OAuth (" + f.cause.String() + ")"
 	case isRefusal(f.status):
-		end.Says = "rejected our credentials (" + cause + ")"
+		end.Says = "rejected our credentials (" + f.cause.String() + ")"
 	}
 	return end
 }
@@ -79,19 +77,21 @@ func (f *failure) lasting() bool {
 
 // broke reports whether the connection or the stream broke before the answer came,
 // so that nobody knows whether the request ran.
-func (f *failure) broke() bool { return !f.invalid && f.status == 0 && f.phase == jsonrpc.InFlight }
-
-// forLog returns the kind of a failure and its details, for the log.
-func (f *failure) forLog() (cause string, err error) {
-	if f.invalid {
-		return jsonrpc.CauseInvalidResponse, errors.New(f.cause)
-	}
-	return f.cause, f.err
+func (f *failure) broke() bool {
+	return f.cause != jsonrpc.CauseInvalidResponse && f.status == 0 && f.phase == jsonrpc.InFlight
 }
 
-// invalid returns the failure of a request whose answer cannot be used.
+// text returns the cause, or what is wrong with the answer, for a log.
+func (f *failure) text() string {
+	if f.cause == jsonrpc.CauseInvalidResponse {
+		return f.err.Error()
+	}
+	return f.cause.String()
+}
+
+// invalid returns the failure of a request whose answer came but cannot be used.
 func invalid(reason string) *failure {
-	return &failure{cause: reason, phase: jsonrpc.InFlight, invalid: true}
+	return &failure{cause: jsonrpc.CauseInvalidResponse, phase: jsonrpc.InFlight, err: errors.New(reason)}
 }
 
 // refused returns the failure of a request that was answered with an HTTP status.
@@ -157,7 +157,7 @@ func loggable(err error) error {
 // causes of the errors that can be told by comparing.
 var causes = []struct {
 	err   error
-	cause string
+	cause jsonrpc.Cause
 }{
 	{syscall.ECONNREFUSED, jsonrpc.CauseConnectionRefused},
 	{syscall.EHOSTUNREACH, jsonrpc.CauseHostUnreachable},
@@ -170,7 +170,7 @@ var causes = []struct {
 }
 
 // CauseOf returns what an error of net or net/http is for clients.
-func CauseOf(err error) string {
+func CauseOf(err error) jsonrpc.Cause {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
 			return c.cause

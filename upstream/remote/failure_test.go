@@ -164,7 +164,7 @@ func TestInitializeWithoutAnswer(t *testing.T) {
 		c.request(0, "initialize", initParams)
 		c.Send(jsonrpc.NewNotification("notifications/initialized", nil)) // the end may have come
 		c.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "ping", nil))
-		if end := c.end(); end.Cause != tt.cause || end.Delivered {
+		if end := c.end(); end.Cause.String() != tt.cause || end.Delivered {
 			t.Errorf("the end is %+v, want %s", end, tt.cause)
 		}
 		if err := c.Send(jsonrpc.NewNotification("x", nil)); err == nil {
@@ -198,7 +198,7 @@ func TestBeyondReach(t *testing.T) {
 		c := dial(t, s)
 		c.request(0, "initialize", initParams)
 		end := c.end()
-		if end.Cause != cause && !(cause == "no such host" && end.Cause == "name lookup failed") || end.Delivered {
+		if end.Cause.String() != cause && !(cause == "no such host" && end.Cause.String() == "name lookup failed") || end.Delivered {
 			t.Errorf("the end is %+v, want %s", end, cause)
 		}
 		if strings.Contains(end.Error(), "secret") || l.String() != "" {
@@ -253,7 +253,7 @@ func TestCredentials(t *testing.T) {
 	for _, code := range []int{401, 403} {
 		status.Store(int64(code))
 		c.request(2, "ping", "")
-		wantError(t, c.recv(), 2, closed, jsonrpc.HTTPCause(code), jsonrpc.InFlight)
+		wantError(t, c.recv(), 2, closed, jsonrpc.HTTPCause(code).String(), jsonrpc.InFlight)
 	}
 	if l.sum("rejected the credentials") != 1 || l.sum("level=WARN") != 1 {
 		t.Errorf("the log is %s", l)

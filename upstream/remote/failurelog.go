@@ -42,7 +42,7 @@ type failureLog struct {
 
 // failedFor are the failures of one cause.
 type failedFor struct {
-	cause string
+	cause jsonrpc.Cause
 	count int
 	err   error // of the first
 }
@@ -68,11 +68,10 @@ func (l *failureLog) lose(f *failure) {
 }
 
 func (l *failureLog) addLocked(f *failure, requests, streams int) {
-	cause, err := f.forLog()
-	i := slices.IndexFunc(l.failed, func(f failedFor) bool { return f.cause == cause })
+	i := slices.IndexFunc(l.failed, func(other failedFor) bool { return other.cause == f.cause })
 	if i < 0 {
 		i = len(l.failed)
-		l.failed = append(l.failed, failedFor{cause: cause, err: err})
+		l.failed = append(l.failed, failedFor{cause: f.cause, err: f.err})
 	}
 	l.failed[i].count += requests
 	l.streams += streams
@@ -152,7 +151,7 @@ func (l *failureLog) flush() {
 	count := 0
 	for _, f := range failed {
 		count += f.count
-		causes = append(causes, f.cause)
+		causes = append(causes, f.cause.String())
 	}
 	log := l.log.With("cause", strings.Join(causes, ", "), "event", event)
 	if err := failed[0].err; err != nil {
@@ -176,7 +175,7 @@ func (l *failureLog) mention(m *jsonrpc.Message, f *failure) {
 	if l.tell != nil {
 		l.tell(e)
 	}
-	l.log.Debug("request to the upstream failed", "method", m.Method, "id", m.ID.String(), "cause", f.cause, "event", f.event)
+	l.log.Debug("request to the upstream failed", "method", m.Method, "id", m.ID.String(), "cause", f.text(), "event", f.event)
 }
 
 // denied notes that the server refuses the credentials. The log hears of the first

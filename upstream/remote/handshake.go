@@ -93,7 +93,7 @@ func takeLeave(ctx context.Context, t *transport, at *endpoint) {
 	}
 	resp, f := t.bare(ctx, http.MethodDelete, at, nil)
 	if f != nil {
-		t.failures.log.Debug("cannot tell the upstream that the session is over", "err", f.cause)
+		t.failures.log.Debug("cannot tell the upstream that the session is over", "err", f.text())
 		return
 	}
 	discard(resp)

@@ -117,7 +117,7 @@ func (s *modern) notify(m *jsonrpc.Message) error {
 		defer cancel()
 		header, _ := requestHeader(m, s.tools.mirrors) // what is wrong with it the server may say
 		if f := s.t.deliver(ctx, s.at, m, header, newReach(nil)); f != nil {
-			s.log.Debug("message was not accepted by the upstream", "method", m.Method, "err", f.cause)
+			s.log.Debug("message was not accepted by the upstream", "method", m.Method, "err", f.text())
 		}
 	}
 	if !s.spawn(post) {

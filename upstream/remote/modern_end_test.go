@@ -227,7 +227,7 @@ func TestModernHostStops(t *testing.T) {
 	c.request(1, "tools/call", params(`"name":"t"`))
 	f.await("tools/call", 1)
 	cancel()
-	if end := c.end(); end.Cause != "host stopped" || !end.Delivered {
+	if end := c.end(); end.Cause.String() != "host stopped" || !end.Delivered {
 		t.Errorf("the end is %+v", end)
 	}
 }

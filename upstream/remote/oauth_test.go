@@ -109,10 +109,10 @@ func TestRefusedSessionsSayWhy(t *testing.T) {
 		ends := map[string]*jsonrpc.ClosedError{"HTTP": c.end()}
 		c.close()
 		_, err := s.Probe(t.Context())
-		ends["probe"] = jsonrpc.EndOf(err, "")
+		ends["probe"] = jsonrpc.EndOf(err, jsonrpc.Cause{})
 		socket, _ := server(t, "ws"+strings.TrimPrefix(web.URL, "http"))
 		_, err = socket.Dial(t.Context())
-		ends["WebSocket"] = jsonrpc.EndOf(err, "")
+		ends["WebSocket"] = jsonrpc.EndOf(err, jsonrpc.Cause{})
 		for how, end := range ends {
 			if end.Cause != jsonrpc.HTTPCause(tt.status) || end.Says != tt.says || !end.Lasting || end.Delivered {
 				t.Errorf("%s, %s: %+v", tt.name, how, end)
@@ -168,7 +168,7 @@ func TestFailureLogTellsAnOutageOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &logs{}
 		failures := &failureLog{log: newLog(l)}
-		gone := func() *failure { return &failure{cause: "connection refused", phase: jsonrpc.NotSent} }
+		gone := func() *failure { return &failure{cause: jsonrpc.CauseConnectionRefused, phase: jsonrpc.NotSent} }
 		lost, failed := gone(), gone()
 		failures.count(failed)
 		failures.lose(lost)
@@ -204,7 +204,7 @@ func TestFailureLogWaitsForWhatGoesOn(t *testing.T) {
 		for tries, lines := range map[time.Duration]int{2 * gathered: 1, mostGathered + 2*gathered: 2} {
 			l := &logs{}
 			failures := &failureLog{log: newLog(l)}
-			first, last := &failure{cause: "connection lost"}, &failure{cause: "HTTP 404"}
+			first, last := &failure{cause: jsonrpc.CauseConnectionLost}, &failure{cause: jsonrpc.HTTPCause(404)}
 			tried := failures.try()
 			failures.count(first)
 			time.Sleep(tries)
@@ -239,7 +239,7 @@ func TestKilledUnderListens(t *testing.T) {
 	}
 	for id := range int64(4) {
 		c.request(10+id, "subscriptions/listen", params(`"notifications":{}`))
-		if e := parseError(c.recv()); e.Data.Cause != "connection refused" || !jsonrpc.IsEvent(e.Data.Event) {
+		if e := parseError(c.recv()); e.Data.Cause.String() != "connection refused" || !jsonrpc.IsEvent(e.Data.Event) {
 			t.Errorf("got %+v", e)
 		}
 	}

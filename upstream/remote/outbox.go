@@ -116,7 +116,7 @@ func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	if f == nil {
 		return true
 	}
-	o.log.Debug("message was not accepted by the upstream", "method", m.Method, "id", m.ID.String(), "err", f.cause)
+	o.log.Debug("message was not accepted by the upstream", "method", m.Method, "id", m.ID.String(), "err", f.text())
 	return ctx.Err() != context.DeadlineExceeded
 }
 

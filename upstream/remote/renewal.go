@@ -93,7 +93,7 @@ func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func
 	defer x.close()
 	reply, f := greet(ctx, x, m)
 	if f == nil && reply.Result == nil {
-		f = &failure{cause: "initialize refused"}
+		f = &failure{cause: jsonrpc.CauseRefused}
 	}
 	if f == nil {
 		ctx, cancel := context.WithTimeout(ctx, talkTimeout)
@@ -101,7 +101,7 @@ func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func
 		f = t.deliver(ctx, at, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil, newReach(nil))
 	}
 	if f != nil {
-		return nil, fmt.Errorf("make a new session: %s", f.cause)
+		return nil, fmt.Errorf("make a new session: %s", f.text())
 	}
 	capabilities := member(reply.Result, "capabilities")
 	for _, list := range []struct{ capability, changed string }{

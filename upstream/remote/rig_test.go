@@ -388,14 +388,14 @@ func wantError(t *testing.T, m *jsonrpc.Message, id int64, reason, cause string,
 		Data    jsonrpc.ErrorData
 	}
 	json.Unmarshal(m.Error, &e)
-	want := jsonrpc.ErrorData{Reason: reason, Upstream: "up", Cause: cause, Phase: phase,
+	want := jsonrpc.ErrorData{Reason: reason, Upstream: "up", Cause: jsonrpc.ParseCause(cause), Phase: phase,
 		Retryable: phase == jsonrpc.NotSent && cause != "bad header file"}
 	message := jsonrpc.InvalidResponse("up", cause).Message
 	switch reason {
 	case jsonrpc.ReasonOverloaded:
 		message = jsonrpc.Overloaded("up").Message
 	case jsonrpc.ReasonClosed:
-		message = jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "up", cause, phase).Message
+		message = jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "up", jsonrpc.ParseCause(cause), phase).Message
 		if want.Event = e.Data.Event; !jsonrpc.IsEvent(e.Data.Event) {
 			want.Event = "an event"
 		}

@@ -97,7 +97,7 @@ func TestLegacyStreamIsTheSession(t *testing.T) {
 	if m := c.recv(); m.Method != "notifications/last" {
 		t.Errorf("got %s", m.Append(nil))
 	}
-	if end := c.end(); end.Cause != "stream ended" || !end.Delivered {
+	if end := c.end(); end.Cause.String() != "stream ended" || !end.Delivered {
 		t.Errorf("the end is %+v", end)
 	}
 	c.close()
@@ -114,7 +114,7 @@ func TestLegacyEndpointElsewhere(t *testing.T) {
 		s.SSE = true
 		c := dial(t, s)
 		c.request(0, "initialize", initParams)
-		if end := c.end(); end.Cause != "invalid response" || end.Delivered {
+		if end := c.end(); end.Cause.String() != "invalid response" || end.Delivered {
 			t.Errorf("the end is %+v", end)
 		}
 		c.close()

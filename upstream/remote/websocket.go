@@ -122,7 +122,7 @@ func (w *webSocket) ended(err error) error {
 	closed, told := errors.AsType[*wsconn.CloseError](err)
 	switch {
 	case told:
-		end.Cause = closed.Error()
+		end.Cause = jsonrpc.WebSocketCause(closed.Code)
 	case errors.Is(err, wsconn.ErrSilent):
 		end.Cause = jsonrpc.CauseSilent
 	case errors.Is(err, wsconn.ErrTooLarge):

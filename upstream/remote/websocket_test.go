@@ -72,7 +72,7 @@ func TestWebSocketIsConn(t *testing.T) {
 // wantClosedError checks the end of a session, or of the attempt to begin one.
 func wantClosedError(t *testing.T, err error, cause string, delivered bool) {
 	t.Helper()
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); !ok || end.Cause != cause || end.Delivered != delivered {
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); !ok || end.Cause.String() != cause || end.Delivered != delivered {
 		t.Errorf("error %v, want cause %q, delivered %v", err, cause, delivered)
 	}
 }

@@ -167,7 +167,7 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
 		s.tell(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	case !c.creates:
-		s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
+		s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone.String()))
 	}
 }
 
@@ -189,7 +189,7 @@ func (s *sharedSession) cancelLate(fading []*peer.Call) {
 		case c.creates: // it is cancelled as the task that it may become
 			c.quiet = true
 		case c.Take():
-			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone))
+			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone.String()))
 		}
 		s.gaveUpLocked(c.member, c)
 	}

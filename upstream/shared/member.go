@@ -111,7 +111,7 @@ func (m *member) tell(err error, open int) {
 	if ok {
 		log = log.With("event", end.Event)
 	}
-	if ok && end.Class() == jsonrpc.ClassClientSlow {
+	if ok && end.Cause.Kind == jsonrpc.KindClientSlow {
 		log.Warn("client of a shared upstream does not read")
 		if m.slow != nil {
 			m.slow(end, open)

@@ -81,7 +81,7 @@ func (s *sharedSession) endIdle() {
 }
 
 // retireLocked ends the session. The next client gets a new one.
-func (s *sharedSession) retireLocked(cause string) {
+func (s *sharedSession) retireLocked(cause jsonrpc.Cause) {
 	s.modern.retired = true
 	s.stopLocked(cause)
 }
@@ -271,13 +271,13 @@ func (s *sharedSession) decide(modern, told bool, err error) {
 // believed to be modern may have been replaced.
 func (s *sharedSession) modernEnded(err error) {
 	s.mu.Lock()
-	stale := s.welcome == nil && !s.modern.pinned && s.cause == "" && !s.modern.trial.Load()
+	stale := s.welcome == nil && !s.modern.pinned && s.cause.IsZero() && !s.modern.trial.Load()
 	cause := s.cause
 	s.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrTried):
 		err = nil
-	case cause != "":
+	case !cause.IsZero():
 		err = &jsonrpc.ClosedError{Cause: cause, Err: err}
 	}
 	s.decide(false, false, err)

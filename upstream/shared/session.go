@@ -71,7 +71,7 @@ type sharedSession struct {
 	gaveUp   principals           // principals with abandoned calls that may still run
 	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor
 	dropped  int                  // messages that could concern any of several clients
-	cause    string               // of an end that this side began; "" before
+	cause    jsonrpc.Cause        // of an end that this side began; zero before
 	otherEra bool                 // it ends since the server speaks the other era
 	over     bool
 }
@@ -109,13 +109,13 @@ func (s *sharedSession) run() {
 
 // stop ends the session after everything that is queued for the server. The server is stopped as that of any
 // closed stream. The members end when near does, and the restart state is up to date by then.
-func (s *sharedSession) stop(cause string) {
+func (s *sharedSession) stop(cause jsonrpc.Cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopLocked(cause)
 }
 
-func (s *sharedSession) stopLocked(cause string) {
+func (s *sharedSession) stopLocked(cause jsonrpc.Cause) {
 	s.cause = cmp.Or(s.cause, cause)
 	s.server.HalfClose(&jsonrpc.ClosedError{Cause: s.cause})
 }
@@ -129,7 +129,7 @@ func (s *sharedSession) ended(err error) {
 	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cause != "" && s.cause != end.Cause {
+	if !s.cause.IsZero() && s.cause != end.Cause {
 		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == jsonrpc.CauseRefused
 	}
 	if s.otherEra {

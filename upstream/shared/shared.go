@@ -124,7 +124,7 @@ func (p *Servers) Try(up Upstream) (modern, told bool, err error) {
 }
 
 // End ends the sessions with some upstreams for a cause, which their clients get. It does not wait.
-func (p *Servers) End(upstreams []string, cause string) {
+func (p *Servers) End(upstreams []string, cause jsonrpc.Cause) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, s := range p.open {
