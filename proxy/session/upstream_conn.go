@@ -40,6 +40,7 @@ type upstreamConn struct {
 
 	// Guarded by session.mu.
 	attempt   *attempt             // the open stream, or the last one
+	reached   bool                 // the last dial that returned reached the host
 	closed    bool                 // no new attempt and no new request: hung up for good
 	gone      *jsonrpc.ClosedError // why; without a cause for the session's end
 	reopening bool                 // a goroutine is about to open it, see reopen
@@ -207,6 +208,9 @@ func (u *upstreamConn) run(a *attempt) { u.end(a, u.stream(a)) }
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
 	conn, err := u.s.router.Dialer.Dial(u.ctx, u.up.Name, u.s.key, u.era)
+	u.s.mu.Lock()
+	u.reached = err == nil
+	u.s.mu.Unlock()
 	if err != nil {
 		return err
 	}
