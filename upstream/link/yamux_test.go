@@ -219,9 +219,8 @@ func TestStalledStreamIsAlone(t *testing.T) {
 }
 
 // TestBurstIsForgotten checks that streams do not keep the buffers of their
-// largest bursts.
+// largest bursts. It measures the whole process, so no test runs beside it.
 func TestBurstIsForgotten(t *testing.T) {
-	t.Parallel()
 	const count = 40
 	p := join(t, &Client{}, &Server{Handle: echo})
 	before := inUse()
