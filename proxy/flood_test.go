@@ -117,11 +117,13 @@ func TestFloodByRate(t *testing.T) {
 func floodWithNotifications(t *testing.T) {
 	h := newHouse(t, limited(config.PolicyLimits{Rate: 0.01}))
 	h.b.initialize()
-	b, a := h.socket(h.b, "/ws"), h.socket(h.a, "/ws")
-	for _, c := range []*wsClient{a, b} {
+	connect := func(who *caller) *wsClient {
+		c := h.socket(who, "/ws")
 		c.say(hello)
 		c.hears(`"protocolVersion"`)
+		return c
 	}
+	b := connect(h.b)
 	const notify = `{"jsonrpc":"2.0","method":"notifications/x","params":{"of":%q}}`
 	for range 500 {
 		b.say(fmt.Sprintf(notify, "b"))
@@ -129,6 +131,7 @@ func floodWithNotifications(t *testing.T) {
 	}
 	b.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 	b.hears(`"id":1`)
+	a := connect(h.a) // not before: who does not read answers no pings
 	for range 50 {
 		a.say(fmt.Sprintf(notify, "a"))
 	}
