@@ -70,7 +70,6 @@ upstreams:
 
 // What a server at a URL says is printed whole, under the name of its host.
 func TestCommandsTellWhatAServerSays(t *testing.T) {
-	t.Parallel()
 	url := aProxy(t, `
 upstreams:
   quick: {command: fakeserver}
