@@ -17,8 +17,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// aProxy is a proxy in this process that nobody waits long for, and its URL.
-func aProxy(t *testing.T, yaml string) string {
+// aProxy is a proxy in this process and its URL. A client waits for its upstreams for so long as patience
+// says, or as usual if that is 0.
+func aProxy(t *testing.T, patience time.Duration, yaml string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
@@ -28,7 +29,7 @@ func aProxy(t *testing.T, yaml string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := proxy.New(cfg, proxy.Options{Patience: 50 * time.Millisecond})
+	p, err := proxy.New(cfg, proxy.Options{Patience: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,19 +45,23 @@ func aProxy(t *testing.T, yaml string) string {
 func TestCallWaitsForAnUpstreamThatStarts(t *testing.T) {
 	t.Parallel()
 	may := filepath.Join(t.TempDir(), "may")
-	url := aProxy(t, `
-listTimeout: 100ms
+	url := aProxy(t, time.Second, `
+listTimeout: 3s # in which a busy machine starts the other one
 upstreams:
   quick: {command: fakeserver}
   slow: {command: sh, args: [-c, "until [ -e `+may+` ]; do sleep 0.02; done; exec fakeserver"]}
 `)
-	cmd := exec.Command("mcp-proxy", "call", "slow__echo", "n:=1", "--json", "--url", url+"/mcp")
+	cmd := exec.CommandContext(t.Context(), "mcp-proxy", "call", "slow__echo", "n:=1", "--json", "--url", url+"/mcp")
 	var out bytes.Buffer
 	log := &lines{}
 	cmd.Stdout, cmd.Stderr = &out, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
 	eventually(t, "a word about the start", func() bool {
 		return strings.Contains(log.String(), "slow__echo is not listed yet: its server is still starting")
 	})
@@ -70,7 +75,8 @@ upstreams:
 
 // What a server at a URL says is printed whole, under the name of its host.
 func TestCommandsTellWhatAServerSays(t *testing.T) {
-	url := aProxy(t, `
+	t.Parallel()
+	url := aProxy(t, 0, `
 upstreams:
   quick: {command: fakeserver}
   crashes: {command: sh, args: [-c, "exit 3"]}
