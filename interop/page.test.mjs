@@ -138,6 +138,7 @@ describe("for operators", { concurrency: 1 }, () => {
       await says(page, "Who was told");
       await page.getByRole("button", { name: "main" }).first().click();
       await page.locator("#tap").getByRole("button", { name: "Start" }).click();
+      await says(page, "live");
       await call(client, "main__echo", { text: "h\u00e9" });
       await page.locator("#tap .message").nth(3).waitFor();
       await picture(page, `operators-${name}`);

@@ -51,6 +51,7 @@ export class Tap {
     let why = "stopped";
     try {
       const response = await proxy.ask(`tap?${query}`, { signal: stop.signal });
+      say(this.note, "live");
       await this.#read(response.body.pipeThrough(new TextDecoderStream()), stop.signal);
       why = "the proxy has ended the tap";
     } catch (err) {
@@ -98,7 +99,7 @@ export class Tap {
 
   #running(yes) {
     say(this.form.querySelector("button"), yes ? "Stop" : "Start");
-    say(this.note, yes ? "live" : "");
+    say(this.note, "");
     if (!yes) return;
     this.list.hidden = false;
     this.section.querySelector(".lanes").hidden = false;
