@@ -40,7 +40,7 @@ func TestCallsInFlightTellNoParams(t *testing.T) {
 }
 
 // callsAt waits until operators are told of a call that waits for that, and returns it.
-func callsAt(t *testing.T, socket string, wait proxy.Wait) (found proxy.OpenCall) {
+func callsAt(t *testing.T, socket string, wait proxy.Wait) (found proxy.OpenRequest) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("call that waits for %s", wait), func() bool {
 		var now proxy.Calls

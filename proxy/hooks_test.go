@@ -49,12 +49,12 @@ func (r *recorder) hooks() proxy.Hooks {
 	return proxy.Hooks{
 		SessionBegan: func(proxy.Session) { r.began("session") },
 		SessionEnded: func(s proxy.Session, e proxy.End) { r.ended("session", e, s.Client, s.Principal, s.Transport, s.Era) },
-		CallBegan:    func(proxy.Call) { r.began("call") },
-		CallEnded: func(c proxy.Call, e proxy.End) {
+		RequestBegan: func(proxy.Request) { r.began("call") },
+		RequestEnded: func(c proxy.Request, e proxy.End) {
 			r.ended("call", e, c.Client, c.Principal, c.Era, c.Method, c.Upstream, c.Tool)
 		},
-		RequestBegan: func(q proxy.Request) { r.began("request " + q.Upstream + " " + q.Method) },
-		RequestEnded: func(q proxy.Request, e proxy.End) {
+		CallBegan: func(q proxy.Call) { r.began("request " + q.Upstream + " " + q.Method) },
+		CallEnded: func(q proxy.Call, e proxy.End) {
 			r.ended("request "+q.Upstream+" "+q.Method, e, q.Era, q.Method, q.Upstream)
 		},
 		UpstreamStarted: func(proxy.Upstream) { r.began("upstream") },

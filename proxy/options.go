@@ -64,8 +64,8 @@ func (o *Options) setDefaults() {
 // What can be seen of a proxy; package observe says what each is.
 type (
 	Hooks        = observe.Hooks
-	Call         = observe.Call
 	Request      = observe.Request
+	Call         = observe.Call
 	End          = observe.End
 	Outcome      = observe.Outcome
 	Snapshot     = observe.Snapshot
@@ -83,7 +83,7 @@ type (
 	Failure      = observe.Failure
 	Health       = observe.Health
 	Calls        = observe.Calls
-	OpenCall     = observe.OpenCall
+	OpenRequest  = observe.OpenRequest
 	Wait         = observe.Wait
 
 	Passed       = observe.Passed
@@ -95,13 +95,13 @@ type (
 	Recording    = observe.Recording
 	RecordingEnd = observe.RecordingEnd
 
-	Event     = observe.Event
-	EventLine = observe.EventLine
-	EventKind = observe.EventKind
-	Events    = observe.Events
-	LostCall  = observe.LostCall
-	Told      = observe.Told
-	Loss      = observe.Loss
+	Event       = observe.Event
+	EventLine   = observe.EventLine
+	EventKind   = observe.EventKind
+	Events      = observe.Events
+	LostRequest = observe.LostRequest
+	Told        = observe.Told
+	Loss        = observe.Loss
 
 	Explanation = ops.Explanation
 	Trial       = ops.Trial
@@ -113,7 +113,7 @@ type (
 
 	Follower     = observe.Follower
 	Trace        = observe.Trace
-	RequestTrace = observe.RequestTrace
+	CallTrace    = observe.CallTrace
 	TraceContext = observe.TraceContext
 	Arrival      = observe.Arrival
 )

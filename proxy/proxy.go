@@ -75,7 +75,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	within := o
-	within.Hooks.RequestBegan, within.Hooks.RequestEnded = nil, nil // of which sessions tell
+	within.Hooks.CallBegan, within.Hooks.CallEnded = nil, nil // of which sessions tell
 	if p.host, err = newHosting(cfg, within, true); err != nil {
 		return nil, err
 	}

@@ -36,16 +36,16 @@ func (x *told) hooks() proxy.Hooks {
 	return proxy.Hooks{
 		SessionBegan:    func(s proxy.Session) { note(s) },
 		SessionEnded:    func(s proxy.Session, e proxy.End) { note(s, e) },
-		CallBegan:       func(c proxy.Call) { note(c) },
-		CallEnded:       func(c proxy.Call, e proxy.End) { note(c, e) },
-		RequestBegan:    func(q proxy.Request) { note(q) },
-		RequestEnded:    func(q proxy.Request, e proxy.End) { note(q, e) },
+		RequestBegan:    func(c proxy.Request) { note(c) },
+		RequestEnded:    func(c proxy.Request, e proxy.End) { note(c, e) },
+		CallBegan:       func(q proxy.Call) { note(q) },
+		CallEnded:       func(q proxy.Call, e proxy.End) { note(q, e) },
 		UpstreamStarted: func(u proxy.Upstream) { note(u) },
 		UpstreamEnded:   func(u proxy.Upstream, e proxy.End) { note(u, e) },
 		LinkUp:          func(l proxy.Link) { note(l) },
 		LinkLost:        func(l proxy.Link, e proxy.End) { note(l, e) },
 		Happened:        func(e proxy.Event) { note(e) },
-		CallLost:        func(l proxy.Loss) { note(l) },
+		RequestLost:     func(l proxy.Loss) { note(l) },
 		Refused:         func(r proxy.Refusal) { note(r) },
 	}
 }

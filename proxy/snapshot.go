@@ -117,7 +117,7 @@ func (p *Proxy) Calls() Calls {
 // Calls returns the requests that the servers of the host have not answered.
 func (h *Host) Calls() Calls {
 	now := Calls{Now: time.Now(), Calls: h.half.host.Calls()}
-	slices.SortFunc(now.Calls, func(a, b observe.OpenCall) int { return a.Began.Compare(b.Began) })
+	slices.SortFunc(now.Calls, func(a, b observe.OpenRequest) int { return a.Began.Compare(b.Began) })
 	h.half.waits().queue(now.Calls)
 	if n := len(now.Calls) - mostCalls; n > 0 {
 		now.Calls, now.LeftOut = now.Calls[:mostCalls], n
@@ -151,7 +151,7 @@ func (h *hosting) waits() waitReasons {
 }
 
 // refine sets why a call waits for an upstream here. Its session may name a link: the one in memory.
-func (w waitReasons) refine(c *observe.OpenCall) {
+func (w waitReasons) refine(c *observe.OpenRequest) {
 	switch c.WaitsFor {
 	case observe.ForLink:
 		c.WaitsFor = observe.ForStart
@@ -174,7 +174,7 @@ func (w waitReasons) refine(c *observe.OpenCall) {
 }
 
 // server returns the server that works on a call: the session's own, or the only one; nil if unknown.
-func (w waitReasons) server(c *observe.OpenCall) *upstream.Status {
+func (w waitReasons) server(c *observe.OpenRequest) *upstream.Status {
 	all := w.servers[c.Upstream]
 	for i, s := range all {
 		if s.Key[:min(len(s.Key), len(c.Session))] == c.Session && string(s.Era) == c.Era {
@@ -189,7 +189,7 @@ func (w waitReasons) server(c *observe.OpenCall) *upstream.Status {
 
 // queue marks the youngest calls to a remote server as waiting for the others, which are served in order. The
 // calls are sorted, oldest first.
-func (w waitReasons) queue(calls []observe.OpenCall) {
+func (w waitReasons) queue(calls []observe.OpenRequest) {
 	for i := range slices.Backward(calls) {
 		if c := &calls[i]; c.WaitsFor == observe.ForUpstream && w.queued[c.Upstream] > 0 {
 			w.queued[c.Upstream]--

@@ -39,7 +39,7 @@ func TestWaitsAreRefined(t *testing.T) {
 		{"", observe.ForProxy, observe.ForProxy, ""},
 		{"unheard-of", observe.ForStart, observe.ForStart, ""},
 	} {
-		c := observe.OpenCall{Session: "k3v9x2ma", Era: string(mcp.Legacy), Upstream: tt.upstream, WaitsFor: tt.sees}
+		c := observe.OpenRequest{Session: "k3v9x2ma", Era: string(mcp.Legacy), Upstream: tt.upstream, WaitsFor: tt.sees}
 		if w.refine(&c); c.WaitsFor != tt.want || !strings.Contains(c.Detail, tt.detailHas) {
 			t.Errorf("%s, whose session sees %s: %s (%s)", tt.upstream, tt.sees, c.WaitsFor, c.Detail)
 		}
@@ -49,9 +49,9 @@ func TestWaitsAreRefined(t *testing.T) {
 // The youngest calls to a server that has as many as it may wait for room.
 func TestWaitsForOthers(t *testing.T) {
 	w := waitReasons{queued: map[string]int{"docs": 2}}
-	var calls []observe.OpenCall
+	var calls []observe.OpenRequest
 	for _, at := range []string{"docs", "docs", "files", "docs", "client", "docs"} {
-		c := observe.OpenCall{Upstream: at, WaitsFor: observe.ForUpstream}
+		c := observe.OpenRequest{Upstream: at, WaitsFor: observe.ForUpstream}
 		if at == "client" {
 			c.Upstream, c.WaitsFor = "docs", observe.ForClient
 		}

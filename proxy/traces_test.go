@@ -166,12 +166,12 @@ func TestUnsampledTracesChangeNothing(t *testing.T) {
 			t.Setenv("OTEL_TRACES_SAMPLER", test.sampler)
 			t.Setenv("OTEL_TRACES_SAMPLER_ARG", "0")
 			c, server := newCollector(t), newNaive(t)
-			seen := func(call proxy.Call, _ proxy.End) {
+			seen := func(call proxy.Request, _ proxy.End) {
 				if call.Method != "initialize" && call.Trace != "" {
 					t.Error("hooks hear of the trace", call.Trace)
 				}
 			}
-			h := newHouseWith(t, proxy.Hooks{CallEnded: seen}, server, traced(c, test.with))
+			h := newHouseWith(t, proxy.Hooks{RequestEnded: seen}, server, traced(c, test.with))
 			h.a.initialize()
 			headers := h.a.headers()
 			if test.header != "" {
@@ -226,7 +226,7 @@ func TestTracesOfEnds(t *testing.T) {
 	var hooks recorder
 	ids := make(chan string, 100)
 	watch := hooks.hooks()
-	watch.CallEnded = func(call proxy.Call, end proxy.End) {
+	watch.RequestEnded = func(call proxy.Request, end proxy.End) {
 		hooks.ended("call", end, call.Method, call.Tool)
 		if call.Method == "tools/call" {
 			ids <- call.Trace

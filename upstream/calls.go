@@ -11,7 +11,7 @@ import (
 
 // Calls returns what the servers that run now have not answered, in no order, if hooks are
 // told of requests: else nobody keeps when they came. Of the clients it knows nothing.
-func (h *Host) Calls() (all []observe.OpenCall) {
+func (h *Host) Calls() (all []observe.OpenRequest) {
 	h.once.Do(h.init)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -21,7 +21,7 @@ func (h *Host) Calls() (all []observe.OpenCall) {
 	return all
 }
 
-func (s *stream) calls() []observe.OpenCall {
+func (s *stream) calls() []observe.OpenRequest {
 	var st Status
 	s.addStatus(&st)
 	all := s.inFlight.seen()
@@ -37,13 +37,13 @@ func (s *stream) calls() []observe.OpenCall {
 
 // seen returns the calls of which somebody wants to know, but for listens: nobody waits for
 // their answers.
-func (f *inFlight) seen() (all []observe.OpenCall) {
+func (f *inFlight) seen() (all []observe.OpenRequest) {
 	var open []*openCall
 	f.mu.Lock()
 	for _, c := range f.calls.Each {
 		if c.kind != listen && !c.began.IsZero() {
 			open = append(open, c)
-			all = append(all, observe.OpenCall{Method: c.method, Began: c.began, WaitsFor: f.waitLocked(c)})
+			all = append(all, observe.OpenRequest{Method: c.method, Began: c.began, WaitsFor: f.waitLocked(c)})
 		}
 	}
 	f.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 // A host that tells hooks of requests knows which are open, and what they wait for.
 func TestCallsOfHost(t *testing.T) {
 	r := newRig(t, fakeCommand())
-	r.host.Hooks = observe.Hooks{RequestEnded: func(observe.Request, observe.End) {}}
+	r.host.Hooks = observe.Hooks{CallEnded: func(observe.Call, observe.End) {}}
 	now := func(want string) {
 		t.Helper()
 		got := ""

@@ -60,11 +60,11 @@ const mostLost = 20
 
 // lostCalls returns the oldest of the calls that are lost with their server, and how many
 // more there are.
-func lostCalls(open []observe.OpenCall) (lost []observe.LostCall, leftOut int) {
-	slices.SortFunc(open, func(a, b observe.OpenCall) int { return a.Began.Compare(b.Began) })
+func lostCalls(open []observe.OpenRequest) (lost []observe.LostRequest, leftOut int) {
+	slices.SortFunc(open, func(a, b observe.OpenRequest) int { return a.Began.Compare(b.Began) })
 	leftOut = max(len(open)-mostLost, 0)
 	for _, c := range open[:len(open)-leftOut] {
-		lost = append(lost, observe.LostCall{Session: c.Session, Method: c.Method, Tool: c.Tool, AgeMs: time.Since(c.Began).Milliseconds()})
+		lost = append(lost, observe.LostRequest{Session: c.Session, Method: c.Method, Tool: c.Tool, AgeMs: time.Since(c.Began).Milliseconds()})
 	}
 	return lost, leftOut
 }

@@ -8,15 +8,15 @@ import (
 // A requestWatch tells hooks of the requests that one server gets. Nil tells nobody.
 type requestWatch struct {
 	hooks *observe.Hooks
-	seen  observe.Request // but for its method
+	seen  observe.Call // but for its method
 }
 
 // watchOf returns what tells of the requests to a server; nil if nobody wants to know.
 func watchOf(hooks *observe.Hooks, id serverID) *requestWatch {
-	if hooks.RequestBegan == nil && hooks.RequestEnded == nil {
+	if hooks.CallBegan == nil && hooks.CallEnded == nil {
 		return nil
 	}
-	return &requestWatch{hooks, observe.Request{Session: id.session(), Upstream: id.upstream, Era: string(id.era)}}
+	return &requestWatch{hooks, observe.Call{Session: id.session(), Upstream: id.upstream, Era: string(id.era)}}
 }
 
 func (w *requestWatch) began(c *openCall, m *jsonrpc.Message) {
@@ -24,7 +24,7 @@ func (w *requestWatch) began(c *openCall, m *jsonrpc.Message) {
 		return
 	}
 	c.keep(m)
-	if tell := w.hooks.RequestBegan; tell != nil {
+	if tell := w.hooks.CallBegan; tell != nil {
 		tell(w.of(c))
 	}
 }
@@ -34,7 +34,7 @@ func (w *requestWatch) ended(c *openCall, answer *jsonrpc.Message) {
 	if w == nil {
 		return
 	}
-	if tell := w.hooks.RequestEnded; tell != nil {
+	if tell := w.hooks.CallEnded; tell != nil {
 		tell(w.of(c), observe.EndOf(c.began, answer))
 	}
 }
@@ -49,7 +49,7 @@ func (w *requestWatch) lost(c *openCall, end *jsonrpc.ClosedError) {
 	w.ended(c, jsonrpc.NewError(c.id, end.Wire(jsonrpc.CodeInternalError, w.seen.Upstream, jsonrpc.InFlight)))
 }
 
-func (w *requestWatch) of(c *openCall) observe.Request {
+func (w *requestWatch) of(c *openCall) observe.Call {
 	seen := w.seen
 	seen.Method = c.method
 	return seen

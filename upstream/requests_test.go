@@ -30,12 +30,12 @@ func TestRequestsAreTold(t *testing.T) {
 	}
 	r := newRig(t, fakeCommand())
 	r.host.Hooks = observe.Hooks{
-		RequestBegan: func(observe.Request) {
+		CallBegan: func(observe.Call) {
 			mu.Lock()
 			defer mu.Unlock()
 			open++
 		},
-		RequestEnded: func(q observe.Request, end observe.End) {
+		CallEnded: func(q observe.Call, end observe.End) {
 			mu.Lock()
 			defer mu.Unlock()
 			open--

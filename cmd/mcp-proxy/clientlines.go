@@ -36,7 +36,7 @@ func (v *clientLines) came(s proxy.Session) {
 }
 
 // asked is called for each call of a client.
-func (v *clientLines) asked(c proxy.Call, _ proxy.End) {
+func (v *clientLines) asked(c proxy.Request, _ proxy.End) {
 	found, ok := v.open.Load(c.Session)
 	if !ok {
 		return
@@ -61,7 +61,7 @@ func (v *clientLines) asked(c proxy.Call, _ proxy.End) {
 	}
 }
 
-func (v *connectedClient) hello(name string, c proxy.Call) string {
+func (v *connectedClient) hello(name string, c proxy.Request) string {
 	about := []string{v.transport}
 	if v.principal != "" && v.principal != "anonymous" {
 		about = append(about, v.principal)

@@ -177,10 +177,10 @@ func TestVisitors(t *testing.T) {
 		v.came(proxy.Session{ID: id, Transport: "http", Principal: map[string]string{"B": "anonymous"}[id]})
 	}
 	for range 3 {
-		v.asked(proxy.Call{Session: "A", Client: "claude\x1b[2J"}, proxy.End{})
-		v.asked(proxy.Call{Session: "B", Client: "inspector"}, proxy.End{})
-		v.asked(proxy.Call{Session: "B", Client: "other"}, proxy.End{})
-		v.asked(proxy.Call{Session: "unknown", Client: "x"}, proxy.End{})
+		v.asked(proxy.Request{Session: "A", Client: "claude\x1b[2J"}, proxy.End{})
+		v.asked(proxy.Request{Session: "B", Client: "inspector"}, proxy.End{})
+		v.asked(proxy.Request{Session: "B", Client: "other"}, proxy.End{})
+		v.asked(proxy.Request{Session: "unknown", Client: "x"}, proxy.End{})
 	}
 	for _, id := range []string{"A", "B", "C", "A"} {
 		v.left(proxy.Session{ID: id}, proxy.End{Took: 61 * time.Second, Outcome: proxy.OK})

@@ -34,7 +34,7 @@ func (b *book) hooks() proxy.Hooks {
 			defer b.mu.Unlock()
 			b.happened[e.ID] = e
 		},
-		CallLost: func(l proxy.Loss) {
+		RequestLost: func(l proxy.Loss) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.lost[l.Event] = l
@@ -177,7 +177,7 @@ func TestStory(t *testing.T) {
 			What: "files did not start: exit status 3", Cause: "start failed", InFlight: 1,
 		},
 		Era: "legacy", PID: 7, ExitStatus: &status, Began: at.Add(-1500 * time.Millisecond), Stderr: []string{"one", "\x1b[31mtwo\r"},
-		Calls: []proxy.LostCall{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}}, CallsLeftOut: 2,
+		Calls: []proxy.LostRequest{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}}, CallsLeftOut: 2,
 		Told: []proxy.Told{{Session: "s1", Client: "c", Principal: "token ci", Errors: 1}}, ToldLeftOut: 1,
 		Failures: 5, State: "crash loop", Next: at.Add(30 * time.Second),
 		Before: []proxy.EventLine{{ID: "aaaaaaaa", Time: at.Add(-48 * time.Hour), What: "files did not start"}}, Trimmed: true,

@@ -119,8 +119,8 @@ func (n *reporter) hooks() proxy.Hooks {
 		return proxy.Hooks{}
 	}
 	return proxy.Hooks{
-		SessionBegan: n.clients.came, CallEnded: n.clients.asked, SessionEnded: n.clients.left,
-		RequestEnded: n.answered, LinkUp: n.linkUp,
+		SessionBegan: n.clients.came, RequestEnded: n.clients.asked, SessionEnded: n.clients.left,
+		CallEnded: n.answered, LinkUp: n.linkUp,
 	}
 }
 
@@ -132,7 +132,7 @@ func (n *reporter) endedLocked(upstream string, at time.Time) {
 
 // answered tells that an upstream that was of no use is ready: it has answered what each legacy
 // session begins with. In the modern era there is no such request, and any will do.
-func (n *reporter) answered(r proxy.Request, end proxy.End) {
+func (n *reporter) answered(r proxy.Call, end proxy.End) {
 	if end.Outcome != proxy.OK || r.Method != "initialize" && r.Era == "legacy" {
 		return
 	}

@@ -4,13 +4,13 @@ import "time"
 
 // Calls are the calls in flight.
 type Calls struct {
-	Now     time.Time  `json:"now"`
-	Calls   []OpenCall `json:"calls"`   // the oldest first
-	LeftOut int        `json:"leftOut"` // younger ones that are not told of
+	Now     time.Time     `json:"now"`
+	Calls   []OpenRequest `json:"calls"`   // the oldest first
+	LeftOut int           `json:"leftOut"` // younger ones that are not told of
 }
 
-// An OpenCall is an unanswered request of a client. A host does not know the client.
-type OpenCall struct {
+// An OpenRequest is an unanswered request of a client. A host does not know the client.
+type OpenRequest struct {
 	Session   string    `json:"session"`            // as in the log
 	Client    string    `json:"client,omitzero"`    // what the client calls itself; "" if it has not said
 	Principal string    `json:"principal,omitzero"` // whose session it is, for one of a principal

@@ -2,6 +2,6 @@
 // and a [Snapshot] is what it does at one time. All are plain values, which package proxy
 // hands to the programs that embed it.
 //
-//	client ──► Call ──► session ──► Request ──► upstream
+//	client ──► Request ──► session ──► Call ──► upstream
 //	       Session                         Upstream, Link
 package observe

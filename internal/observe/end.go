@@ -52,7 +52,7 @@ func IsOurs(reason string) bool { return outcomes[reason] != "" }
 // Other is the catch-all value of the semantic conventions for MCP.
 const Other = "_OTHER"
 
-// MethodOf is the method of a [Call] or [Request] in these conventions.
+// MethodOf is the method of a [Request] or [Call] in these conventions.
 func MethodOf(method string) string {
 	if method == "other" {
 		return Other
@@ -60,20 +60,20 @@ func MethodOf(method string) string {
 	return method
 }
 
-// CallError is the error.type of a client's call in these conventions: "" for success, the label of a JSON-RPC code,
+// RequestError is the error.type of a client's call in these conventions: "" for success, the label of a JSON-RPC code,
 // tool_error for a tool that reports a failure, else the outcome.
-func (e End) CallError(label func(code int) string) string {
+func (e End) RequestError(label func(code int) string) string {
 	if e.Code != 0 {
 		return label(e.Code)
 	}
 	return e.Outcome.word()
 }
 
-// RequestError is the error.type of a request to an upstream. If the upstream has not answered, the error is ours, and
+// CallError is the error.type of a request to an upstream. If the upstream has not answered, the error is ours, and
 // its code says nothing.
-func (e End) RequestError(label func(code int) string) string {
+func (e End) CallError(label func(code int) string) string {
 	if e.Outcome == Failed {
-		return e.CallError(label)
+		return e.RequestError(label)
 	}
 	return e.Outcome.word()
 }

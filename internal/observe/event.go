@@ -29,10 +29,10 @@ type Event struct {
 	Upstreams []string `json:"upstreams,omitempty"` // behind the link
 
 	// What it did to clients. Lists are cut short: what they leave out is counted.
-	Calls        []LostCall `json:"calls,omitempty"` // in flight there, the oldest first
-	CallsLeftOut int        `json:"callsLeftOut,omitzero"`
-	Told         []Told     `json:"told,omitempty"` // who got its error
-	ToldLeftOut  int        `json:"toldLeftOut,omitzero"`
+	Calls        []LostRequest `json:"calls,omitempty"` // in flight there, the oldest first
+	CallsLeftOut int           `json:"callsLeftOut,omitzero"`
+	Told         []Told        `json:"told,omitempty"` // who got its error
+	ToldLeftOut  int           `json:"toldLeftOut,omitzero"`
 
 	// What came before, and what comes next.
 	Failures int         `json:"failures,omitzero"` // in a row with this one
@@ -77,8 +77,8 @@ const (
 	HeardOf        EventKind = "heard"       // a host has it; here only its errors were seen
 )
 
-// A LostCall is a request that was in flight when its server or link ended.
-type LostCall struct {
+// A LostRequest is a request that was in flight when its server or link ended.
+type LostRequest struct {
 	Session string `json:"session,omitzero"` // as in the log; "" if that is not known here
 	Client  string `json:"client,omitzero"`  // what the client calls itself; "" on a host
 	Method  string `json:"method"`           // "other" for one that MCP does not have
@@ -116,7 +116,7 @@ func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
 
 // A Loss is a call that was answered with the error of an event. Texts are as in the error, whoever wrote it.
 type Loss struct {
-	Call
+	Request
 	Event  string
 	Reason string        // the cause: "signal: killed"
 	Class  string        // of that: "killed"
@@ -125,7 +125,7 @@ type Loss struct {
 	Took   time.Duration // until it was lost; zero if that is not known
 }
 
-// LossOf parses the error that a call was answered with. Its Call has the Upstream only. It reports false if the error
+// LossOf parses the error that a call was answered with. Its Request has the Upstream only. It reports false if the error
 // belongs to no event.
 func LossOf(err json.RawMessage) (Loss, bool) {
 	said := jsonrpc.ReadErrorData(err)
@@ -133,7 +133,7 @@ func LossOf(err json.RawMessage) (Loss, bool) {
 		return Loss{}, false
 	}
 	return Loss{
-		Call: Call{Upstream: said.Upstream}, Event: said.Event, Reason: said.Cause.String(), Class: said.Cause.Kind.String(),
+		Request: Request{Upstream: said.Upstream}, Event: said.Event, Reason: said.Cause.String(), Class: said.Cause.Kind.String(),
 		What: jsonrpc.WhatOf(err), Sent: said.Phase == jsonrpc.InFlight,
 	}, true
 }

@@ -18,13 +18,13 @@ type Hooks struct {
 
 	// A client has asked for something. Its Upstream and its Tool are known at the end: of a call that
 	// began they are "".
-	CallBegan func(Call)
-	CallEnded func(Call, End)
+	RequestBegan func(Request)
+	RequestEnded func(Request, End)
 
 	// A session has sent a request to an upstream, for a call or of its own. At a host: a server there
 	// has received a request.
-	RequestBegan func(Request)
-	RequestEnded func(Request, End)
+	CallBegan func(Call)
+	CallEnded func(Call, End)
 
 	// A server that is run from here starts: a process, or a session with a remote one. One that could
 	// not be started has ended, too.
@@ -39,7 +39,7 @@ type Hooks struct {
 	Happened func(Event)
 
 	// A call was answered with the error of an event, which may be reported later, or by a host elsewhere.
-	CallLost func(Loss)
+	RequestLost func(Loss)
 
 	// A front end, or a policy's limits or scopes, has refused a client.
 	Refused func(Refusal)
@@ -50,8 +50,8 @@ type Hooks struct {
 // A Follower follows calls, and the requests that a session makes for no call. It writes into what upstreams
 // are sent, so there is one at the most. Each method may return nil.
 type Follower interface {
-	Follow(Call, Arrival) Trace
-	FollowRequest(Request, TraceContext) RequestTrace // which may have a context in its own params
+	Follow(Request, Arrival) Trace
+	FollowCall(Call, TraceContext) CallTrace // which may have a context in its own params
 }
 
 // A Refusal is why a client was not served.
@@ -59,8 +59,8 @@ type Refusal struct {
 	Reason string // one of few words, fit for a label
 }
 
-// A Call is one request of a client, from its arrival until it is answered or cancelled.
-type Call struct {
+// A Request is one request of a client, from its arrival until it is answered or cancelled.
+type Request struct {
 	Session   string // as in the log
 	Client    string // what the client calls itself; "" if it has not said
 	Principal string // whose request it is, if the session is that of a principal
@@ -86,13 +86,13 @@ type Call struct {
 // instead of looking them up; nobody else uses it.
 type Listed = atomic.Value
 
-// A Request is a request to an upstream.
-type Request struct {
+// A Call is a request to an upstream.
+type Call struct {
 	Session  string // as in the log
 	Upstream string
 	Era      string
 	Method   string  // "other" for one that MCP does not have
-	Listed   *Listed // the tool or prompt that it is for, as of a Call; a host does not know
+	Listed   *Listed // the tool or prompt that it is for, as of a Request; a host does not know
 	Trace    string  // the id of the trace that records it; "" for none
 }
 
@@ -102,16 +102,16 @@ func Join(a, b Hooks) Hooks {
 	return Hooks{
 		SessionBegan:    both(a.SessionBegan, b.SessionBegan),
 		SessionEnded:    bothEnds(a.SessionEnded, b.SessionEnded),
-		CallBegan:       both(a.CallBegan, b.CallBegan),
-		CallEnded:       bothEnds(a.CallEnded, b.CallEnded),
 		RequestBegan:    both(a.RequestBegan, b.RequestBegan),
 		RequestEnded:    bothEnds(a.RequestEnded, b.RequestEnded),
+		CallBegan:       both(a.CallBegan, b.CallBegan),
+		CallEnded:       bothEnds(a.CallEnded, b.CallEnded),
 		UpstreamStarted: both(a.UpstreamStarted, b.UpstreamStarted),
 		UpstreamEnded:   bothEnds(a.UpstreamEnded, b.UpstreamEnded),
 		LinkUp:          both(a.LinkUp, b.LinkUp),
 		LinkLost:        bothEnds(a.LinkLost, b.LinkLost),
 		Happened:        both(a.Happened, b.Happened),
-		CallLost:        both(a.CallLost, b.CallLost),
+		RequestLost:     both(a.RequestLost, b.RequestLost),
 		Refused:         both(a.Refused, b.Refused),
 		Follower:        cmp.Or(a.Follower, b.Follower),
 	}

@@ -66,5 +66,5 @@ func TestJoinFollowers(t *testing.T) {
 
 type follower struct{ _ int }
 
-func (*follower) Follow(Call, Arrival) Trace                       { return nil }
-func (*follower) FollowRequest(Request, TraceContext) RequestTrace { return nil }
+func (*follower) Follow(Request, Arrival) Trace           { return nil }
+func (*follower) FollowCall(Call, TraceContext) CallTrace { return nil }

@@ -7,30 +7,30 @@ type Trace interface {
 	// ID is that of the trace, in hex.
 	ID() string
 
-	// Request begins a request to an upstream for the call, a part of the trace that ends before the call
+	// Call begins a request to an upstream for the call, a part of the trace that ends before the call
 	// or with it. The target is its tool or prompt if the upstream lists that; else "".
-	Request(q Request, target string) RequestTrace
+	Call(q Call, target string) CallTrace
 
 	// End ends the call, and its open requests.
-	End(Call, End)
+	End(Request, End)
 }
 
-// A RequestTrace follows one request to an upstream from its creation: the request may wait for its server before it
+// A CallTrace follows one request to an upstream from its creation: the request may wait for its server before it
 // is sent.
-type RequestTrace interface {
+type CallTrace interface {
 	ID() string // as that of a Trace
 
 	// Context is the trace context for the upstream.
 	Context() TraceContext
 
 	Sent() // now
-	End(Request, End)
+	End(Call, End)
 }
 
 // A TraceContext is what a message says about the trace that it is part of.
 type TraceContext = jsonrpc.TraceContext
 
-// An Arrival is what is known of a call that begins, besides the Call.
+// An Arrival is what is known of a call that begins, besides the Request.
 type Arrival struct {
 	ID        string       // the client's own, as text; "" in the session of a principal, which has clients with the same ids
 	Transport string       // as of its Session

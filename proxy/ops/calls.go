@@ -30,10 +30,10 @@ func LogCalls(log *slog.Logger) observe.Hooks {
 		good:   rate.NewLimiter(linesPerSecond, linesPerSecond),
 		others: rate.NewLimiter(linesPerSecond, linesPerSecond),
 	}
-	return observe.Hooks{CallEnded: l.ended, SessionEnded: l.rest}
+	return observe.Hooks{RequestEnded: l.ended, SessionEnded: l.rest}
 }
 
-func (l *callLog) ended(c observe.Call, end observe.End) {
+func (l *callLog) ended(c observe.Request, end observe.End) {
 	if !l.log.Enabled(context.Background(), slog.LevelInfo) {
 		return
 	}

@@ -39,7 +39,7 @@ type History struct {
 // A keptEvent is an event as reported, with the clients that got its error. The History counts those itself.
 type keptEvent struct {
 	observe.Event
-	lost     []observe.LostCall // as clients' sessions have told of them
+	lost     []observe.LostRequest // as clients' sessions have told of them
 	lostMore int
 	inFlight int // such calls
 	detail   int // bytes, as counted
@@ -63,7 +63,7 @@ type started struct {
 
 // Hooks returns what fills the History.
 func (h *History) Hooks() observe.Hooks {
-	return observe.Hooks{UpstreamStarted: h.started, Happened: h.happened, CallLost: h.lost}
+	return observe.Hooks{UpstreamStarted: h.started, Happened: h.happened, RequestLost: h.lost}
 }
 
 func (h *History) started(u observe.Upstream) {
@@ -217,7 +217,7 @@ func (k *keptEvent) lose(l observe.Loss) {
 		k.lostMore++
 		return
 	}
-	k.lost = append(k.lost, observe.LostCall{
+	k.lost = append(k.lost, observe.LostRequest{
 		Session: l.Session, Client: l.Client, Method: l.Method, Tool: cut(l.Tool, longestName), AgeMs: l.Took.Milliseconds(),
 	})
 }
@@ -284,7 +284,7 @@ func (h *History) find(id string) (observe.Event, bool) {
 	if len(k.lost) > 0 || k.lostMore > 0 {
 		e.Calls, e.CallsLeftOut = slices.Clone(k.lost), k.lostMore
 	}
-	slices.SortStableFunc(e.Calls, func(a, b observe.LostCall) int { return cmp.Compare(b.AgeMs, a.AgeMs) })
+	slices.SortStableFunc(e.Calls, func(a, b observe.LostRequest) int { return cmp.Compare(b.AgeMs, a.AgeMs) })
 	s := h.starts[k.Upstream]
 	if e.Starts = s.count; s.last.After(k.Time) {
 		e.Started = s.last

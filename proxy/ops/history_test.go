@@ -23,8 +23,8 @@ func died(id, upstream string, stderr ...string) observe.Event {
 
 func lossOf(id, upstream, session string) observe.Loss {
 	return observe.Loss{
-		Call:  observe.Call{Session: session, Client: "c", Principal: "p", Method: "tools/call", Upstream: upstream, Tool: "write"},
-		Event: id, Reason: "signal: killed", Class: "killed", What: upstream + " was killed", Sent: true, Took: 2 * time.Second,
+		Request: observe.Request{Session: session, Client: "c", Principal: "p", Method: "tools/call", Upstream: upstream, Tool: "write"},
+		Event:   id, Reason: "signal: killed", Class: "killed", What: upstream + " was killed", Sent: true, Took: 2 * time.Second,
 	}
 }
 
@@ -43,18 +43,18 @@ func TestHistoryPutsTogether(t *testing.T) {
 	var h History
 	hooks := h.Hooks()
 	hooks.UpstreamStarted(observe.Upstream{Name: "files"})
-	hooks.CallLost(lossOf("e1", "files", "s1"))
+	hooks.RequestLost(lossOf("e1", "files", "s1"))
 	if e, ok := h.Find("e1"); !ok || e.Kind != observe.HeardOf || e.What != "files was killed" || e.Errors != 1 || e.Host {
 		t.Errorf("%+v", e)
 	}
 	first := died("e1", "files", "early")
-	first.InFlight, first.Calls = 4, []observe.LostCall{{Method: "tools/list"}}
+	first.InFlight, first.Calls = 4, []observe.LostRequest{{Method: "tools/list"}}
 	hooks.Happened(first)
-	hooks.CallLost(lossOf("e1", "files", "s1"))
-	hooks.CallLost(lossOf("e1", "files", "s2"))
+	hooks.RequestLost(lossOf("e1", "files", "s1"))
+	hooks.RequestLost(lossOf("e1", "files", "s2"))
 	late := lossOf("e1", "files", "s3") // in back-off, say
 	late.Sent = false
-	hooks.CallLost(late)
+	hooks.RequestLost(late)
 	first.Stderr = []string{"early", "late"}
 	hooks.Happened(first)
 	hooks.UpstreamStarted(observe.Upstream{Name: "files"})
@@ -87,10 +87,10 @@ func TestHistoryPutsTogether(t *testing.T) {
 func TestHistorySaysWhichHostKnows(t *testing.T) {
 	h := History{Behind: func(upstream string) string { return map[string]string{"far": "tools"}[upstream] }}
 	hooks := h.Hooks()
-	hooks.CallLost(lossOf("e1", "far", "s"))
+	hooks.RequestLost(lossOf("e1", "far", "s"))
 	changed := lossOf("e2", "near", "s")
 	changed.Class = "changed"
-	hooks.CallLost(changed)
+	hooks.RequestLost(changed)
 	if e, _ := h.Find("e1"); !e.Host || e.Link != "tools" || e.Kind != observe.HeardOf {
 		t.Errorf("%+v", e)
 	}
@@ -111,7 +111,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	for i := range 3000 {
 		hooks.Happened(died(fmt.Sprint("loop", i), "loop"))
-		hooks.CallLost(lossOf(fmt.Sprint("made up", i), "liar", "s"))
+		hooks.RequestLost(lossOf(fmt.Sprint("made up", i), "liar", "s"))
 	}
 	all := h.List("", mostEvents)
 	count := make(map[string]int)
@@ -139,7 +139,7 @@ func TestHistoryTrims(t *testing.T) {
 		}
 		hooks.Happened(e)
 		for range 100 {
-			hooks.CallLost(lossOf(id, "files", fmt.Sprint("s", i%50)))
+			hooks.RequestLost(lossOf(id, "files", fmt.Sprint("s", i%50)))
 		}
 	}
 	bytes := 0
@@ -225,7 +225,7 @@ func TestHistoryKeepsLittleOfLongTexts(t *testing.T) {
 	long := strings.Repeat("é", 1<<20)
 	lost := lossOf("e1", "files", "s1")
 	lost.Tool, lost.What, lost.Reason = long, long, long
-	h.Hooks().CallLost(lost)
+	h.Hooks().RequestLost(lost)
 	e := died("e2", "files")
 	e.What, e.Error = long, long
 	h.Hooks().Happened(e)

@@ -20,7 +20,7 @@ func (s *Server) serveStatus(w http.ResponseWriter) {
 // serveCalls is /calls.
 func (s *Server) serveCalls(w http.ResponseWriter) {
 	now := s.Calls()
-	now.Calls = append([]observe.OpenCall{}, now.Calls...)
+	now.Calls = append([]observe.OpenRequest{}, now.Calls...)
 	sayJSON(w, now)
 }
 

@@ -18,10 +18,10 @@ func BenchmarkCall(b *testing.B) { benchmarkCall(b, nil, observe.Hooks{}) }
 // BenchmarkHooks is BenchmarkCall with somebody who wants to know of it all.
 func BenchmarkHooks(b *testing.B) {
 	benchmarkCall(b, nil, observe.Hooks{
-		CallBegan:    func(observe.Call) {},
-		CallEnded:    func(observe.Call, observe.End) {},
 		RequestBegan: func(observe.Request) {},
 		RequestEnded: func(observe.Request, observe.End) {},
+		CallBegan:    func(observe.Call) {},
+		CallEnded:    func(observe.Call, observe.End) {},
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 // number of the others. Their beginnings are known if Hooks observe calls. Subscriptions are
 // left out: no client waits for their answers. What a request waits for is what this side
 // can see; the host knows more.
-func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
+func (p *Router) Calls(most int) (calls []observe.OpenRequest, leftOut int) {
 	var open []*request
 	for _, s := range p.running() {
 		for _, r := range s.client.Requests(nil) {
@@ -37,9 +37,9 @@ func (p *Router) Calls(most int) (calls []observe.OpenCall, leftOut int) {
 const maxTool = 128
 
 // inFlight describes an open request.
-func (r *request) inFlight() observe.OpenCall {
+func (r *request) inFlight() observe.OpenRequest {
 	s := r.upstreams.s
-	seen := observe.OpenCall{
+	seen := observe.OpenRequest{
 		Session: s.id(), Client: s.clientOf(r), Principal: s.name, Era: string(r.era), Method: mcp.NameOf(r.Method), Began: r.arrivedAt(),
 	}
 	if conn, ok := s.conn.(carried); ok {

@@ -39,7 +39,7 @@ func (w *world) wantInFlight(want ...string) {
 // Each call is told of until it is answered, in both eras, with whom and what it is for. A
 // subscription is not: nobody waits for its answer.
 func TestCallsInFlight(t *testing.T) {
-	inEras(t, &Router{Hooks: observe.Hooks{CallEnded: func(observe.Call, observe.End) {}}}, []string{"files", "docs"}, func(w *world) {
+	inEras(t, &Router{Hooks: observe.Hooks{RequestEnded: func(observe.Request, observe.End) {}}}, []string{"files", "docs"}, func(w *world) {
 		w.initialize()
 		w.list()
 		w.upstream("files").mute()
@@ -222,7 +222,7 @@ func TestNamesOfClientsKeepLittle(t *testing.T) {
 
 // Where nobody watches, a call is timed by nobody, nor is anything noted for those who might.
 func TestNobodyWatches(t *testing.T) {
-	for watched, hooks := range map[bool]observe.Hooks{false: {}, true: {CallEnded: func(observe.Call, observe.End) {}, RequestEnded: func(observe.Request, observe.End) {}}} {
+	for watched, hooks := range map[bool]observe.Hooks{false: {}, true: {RequestEnded: func(observe.Request, observe.End) {}, CallEnded: func(observe.Call, observe.End) {}}} {
 		inEras(t, &Router{Hooks: hooks}, []string{"files"}, func(w *world) {
 			w.initialize()
 			w.list()

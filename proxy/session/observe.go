@@ -134,31 +134,31 @@ func (r *request) arrivedAt() time.Time { return r.upstreams.s.began.Add(r.began
 // [session.deliver].
 func (s *session) observeRequest(r *request) {
 	h := &s.router.Hooks
-	if h.CallBegan == nil && h.CallEnded == nil && h.RequestEnded == nil && h.Follower == nil && h.CallLost == nil {
+	if h.RequestBegan == nil && h.RequestEnded == nil && h.CallEnded == nil && h.Follower == nil && h.RequestLost == nil {
 		return
 	}
 	r.began = s.now()
 	if r.era == mcp.Modern {
 		r.client = s.nameOf(r.notes.Raw(mcp.ClientInfo))
 	}
-	if h.CallBegan != nil {
-		h.CallBegan(s.observedCall(r))
+	if h.RequestBegan != nil {
+		h.RequestBegan(s.observedRequest(r))
 	}
 	if h.Follower != nil {
-		r.trace = h.Follower.Follow(s.observedCall(r), s.arrival(r))
+		r.trace = h.Follower.Follow(s.observedRequest(r), s.arrival(r))
 	}
 }
 
 // observeAnswer tells of a call that is over; a nil answer is that of a cancelled one.
 func (s *session) observeAnswer(r *request, answer *jsonrpc.Message) {
-	if answer != nil && answer.Error != nil && s.router.Hooks.CallLost != nil {
+	if answer != nil && answer.Error != nil && s.router.Hooks.RequestLost != nil {
 		s.observeLost(r, answer.Error)
 	}
-	tell, trace := s.router.Hooks.CallEnded, r.trace
+	tell, trace := s.router.Hooks.RequestEnded, r.trace
 	if tell == nil && trace == nil {
 		return
 	}
-	seen := s.observedCall(r)
+	seen := s.observedRequest(r)
 	c := callOf(r.Forwarded())
 	if c != nil {
 		seen.Upstream, seen.Tool, seen.Prompt, seen.Listed = c.conn.up.Name, r.tool, r.prompt, c.listed
@@ -196,13 +196,13 @@ func (s *session) observeLost(r *request, answer json.RawMessage) {
 		return
 	}
 	upstream := lost.Upstream
-	lost.Call = s.observedCall(r)
+	lost.Request = s.observedRequest(r)
 	lost.Upstream, lost.Tool = upstream, r.tool
 	if c := callOf(r.Forwarded()); c != nil {
 		lost.Upstream = c.conn.up.Name // whatever the error says
 	}
 	lost.Took = s.now() - r.began
-	s.router.Hooks.CallLost(lost)
+	s.router.Hooks.RequestLost(lost)
 }
 
 // observeEnd reports the end of an upstream connection that this side has chosen; the host
@@ -220,8 +220,8 @@ func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int)
 	tell(e)
 }
 
-func (s *session) observedCall(r *request) observe.Call {
-	return observe.Call{Session: s.id(), Client: s.clientOf(r), Principal: s.name, Account: s.account, Era: string(r.era), Method: mcp.NameOf(r.Method)}
+func (s *session) observedRequest(r *request) observe.Request {
+	return observe.Request{Session: s.id(), Client: s.clientOf(r), Principal: s.name, Account: s.account, Era: string(r.era), Method: mcp.NameOf(r.Method)}
 }
 
 // clientOf returns what the client of a call calls itself.
@@ -239,12 +239,12 @@ type watcher struct{}
 func (watcher) Sent(pc *peer.Call) {
 	c := callOf(pc)
 	h := &c.conn.s.router.Hooks
-	if h.RequestBegan == nil && h.RequestEnded == nil && c.trace == nil {
+	if h.CallBegan == nil && h.CallEnded == nil && c.trace == nil {
 		return
 	}
 	c.began = c.conn.s.now()
-	if h.RequestBegan != nil {
-		h.RequestBegan(c.observed())
+	if h.CallBegan != nil {
+		h.CallBegan(c.observed())
 	}
 	if c.trace != nil {
 		c.trace.Sent()
@@ -255,7 +255,7 @@ func (watcher) Sent(pc *peer.Call) {
 func (watcher) Over(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	c := callOf(pc)
 	s := c.conn.s
-	tell := s.router.Hooks.RequestEnded
+	tell := s.router.Hooks.CallEnded
 	if tell == nil && c.trace == nil {
 		return
 	}
@@ -276,8 +276,8 @@ func (watcher) Over(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	}
 }
 
-func (c *call) observed() observe.Request {
-	seen := observe.Request{Session: c.conn.s.id(), Upstream: c.conn.up.Name, Era: string(c.conn.era), Method: mcp.NameOf(c.Method), Listed: c.listed}
+func (c *call) observed() observe.Call {
+	seen := observe.Call{Session: c.conn.s.id(), Upstream: c.conn.up.Name, Era: string(c.conn.era), Method: mcp.NameOf(c.Method), Listed: c.listed}
 	if c.trace != nil {
 		seen.Trace = c.trace.ID()
 	}

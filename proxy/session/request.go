@@ -303,11 +303,11 @@ type call struct {
 	timer         *time.Timer
 	openQuestions int // open server requests that it may be the reason of, see causes
 
-	began  time.Duration        // when it was sent, by session.now, if a hook wants to know of it
-	over   atomic.Int64         // likewise: when it was answered; zero before
-	ended  observe.Outcome      // likewise: how a result says that it has. Set before over
-	listed *observe.Listed      // likewise: the tool or prompt that it is for. Set before it is sent
-	trace  observe.RequestTrace // set before it is sent; nil: nobody follows it
+	began  time.Duration     // when it was sent, by session.now, if a hook wants to know of it
+	over   atomic.Int64      // likewise: when it was answered; zero before
+	ended  observe.Outcome   // likewise: how a result says that it has. Set before over
+	listed *observe.Listed   // likewise: the tool or prompt that it is for. Set before it is sent
+	trace  observe.CallTrace // set before it is sent; nil: nobody follows it
 }
 
 func (u *upstreamConn) newCall(a *attempt, method string) *call {

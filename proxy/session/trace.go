@@ -49,9 +49,9 @@ func (c *call) traced(t observe.Trace, params json.RawMessage, n *mcp.Notes) (js
 	follower := c.conn.s.router.Hooks.Follower
 	switch {
 	case t != nil:
-		c.trace = t.Request(c.observed(), c.target())
+		c.trace = t.Call(c.observed(), c.target())
 	case c.request == nil && follower != nil:
-		c.trace = follower.FollowRequest(c.observed(), n.TraceContext())
+		c.trace = follower.FollowCall(c.observed(), n.TraceContext())
 	}
 	if c.trace == nil {
 		return params, nil

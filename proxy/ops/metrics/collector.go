@@ -68,8 +68,8 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	o := out{to}
 	o.gauge(build, 1, c.version, runtime.Version())
-	c.collectCalls(o)
 	c.collectRequests(o)
+	c.collectCalls(o)
 	for k, h := range c.sessions.all() {
 		o.histogram(serverSession, h, k.transport, k.era, k.errorType)
 	}
@@ -83,8 +83,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	c.collectSnapshot(o)
 }
 
-func (c *collector) collectCalls(o out) {
-	for k, h := range c.calls.all() {
+func (c *collector) collectRequests(o out) {
+	for k, h := range c.requests.all() {
 		o.histogram(serverOperation, h, observe.MethodOf(k.method), k.upstream, k.tool, k.errorType)
 	}
 	for account, ended := range c.accounts.all() {
@@ -96,8 +96,8 @@ func (c *collector) collectCalls(o out) {
 	}
 }
 
-func (c *collector) collectRequests(o out) {
-	for k, h := range c.requests.all() {
+func (c *collector) collectCalls(o out) {
+	for k, h := range c.calls.all() {
 		o.histogram(clientOperation, &h.histogram, observe.MethodOf(k.method), k.upstream, k.errorType)
 	}
 }

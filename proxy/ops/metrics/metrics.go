@@ -21,25 +21,25 @@ import (
 type Metrics struct {
 	version string // of the program
 
-	calls    table[callKey, histogram] // what clients have asked for
-	tools    table[toolKey, struct{}]  // that calls may be labelled with
-	accounts table[string, outcomes]   // of calls, by account
+	requests table[requestKey, histogram] // of clients
+	tools    table[toolKey, struct{}]     // allowed as labels of requests
+	accounts table[string, outcomes]      // of requests, by account
 
-	requests table[requestKey, answers]   // what upstreams were asked for
-	recent   table[string, minute]        // likewise, by upstream, in the last minute
+	calls    table[callKey, answers]      // to upstreams
+	recent   table[string, minute]        // calls of the last minute, by upstream
 	sessions table[sessionKey, histogram] // of clients
-	servers  table[string, serverCounts]  // upstreams that run here
+	servers  table[string, serverCounts]  // by upstream that runs here
 	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
 	ends     table[endKey, atomic.Int64]  // of those
 
-	losses   table[string, atomic.Int64] // of links
+	losses   table[string, atomic.Int64] // by link
 	refusals table[string, atomic.Int64] // by reason
 }
 
 type (
-	callKey    struct{ method, upstream, tool, errorType string }
+	requestKey struct{ method, upstream, tool, errorType string }
 	toolKey    struct{ upstream, tool string }
-	requestKey struct{ method, upstream, errorType string }
+	callKey    struct{ method, upstream, errorType string }
 	sessionKey struct{ transport, era, errorType string }
 	lifeKey    struct{ upstream, errorType string }
 	endKey     struct{ upstream, outcome, cause string }
@@ -71,8 +71,8 @@ func codeLabel(code int) string { return cmp.Or(codes[code], other) }
 // New returns metrics of nothing yet, of a program of that version.
 func New(version string) *Metrics {
 	m := &Metrics{version: version}
-	m.calls.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
-	m.requests.most, m.sessions.most = mostSeries, mostNames
+	m.requests.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
+	m.calls.most, m.sessions.most = mostSeries, mostNames
 	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
 	m.losses.most, m.refusals.most, m.recent.most = mostNames, mostNames, mostNames
 	return m
@@ -82,8 +82,8 @@ func New(version string) *Metrics {
 func (m *Metrics) Hooks() observe.Hooks {
 	return observe.Hooks{
 		SessionEnded:    m.left,
+		RequestEnded:    m.requested,
 		CallEnded:       m.called,
-		RequestEnded:    m.answered,
 		UpstreamStarted: m.started,
 		UpstreamEnded:   m.ended,
 		LinkLost:        func(l observe.Link, _ observe.End) { m.losses.get(l.Name, other).Add(1) },
@@ -96,46 +96,47 @@ func (m *Metrics) left(s observe.Session, end observe.End) {
 	m.sessions.get(sessionKey{s.Transport, s.Era, failed}, sessionKey{other, other, failed}).observe(end.Took, "")
 }
 
-func (m *Metrics) called(c observe.Call, end observe.End) {
-	k := seriesIn(c.Listed, c.Method, end.Outcome)
-	k.calls(func() *histogram { return m.call(&c, end.CallError(codeLabel)) }).observe(end.Took, c.Trace)
-	m.accounts.get(c.Account, other).add(end.Outcome)
+func (m *Metrics) requested(r observe.Request, end observe.End) {
+	k := seriesIn(r.Listed, r.Method, end.Outcome)
+	k.requests(func() *histogram { return m.request(&r, end.RequestError(codeLabel)) }).observe(end.Took, r.Trace)
+	m.accounts.get(r.Account, other).add(end.Outcome)
 }
 
-// call returns the histogram of a call. Labels are methods of the protocol, and upstreams that are configured or
-// announced by hosts. A tool is one that its upstream lists: clients can make up any other name.
-func (m *Metrics) call(c *observe.Call, failed string) *histogram {
-	k := callKey{c.Method, c.Upstream, c.Tool, failed}
-	if c.Tool != "" && c.Listed == nil || len(c.Tool) > longestTool {
+// request returns the histogram of a client's request. The labels are methods of the protocol, and upstreams from the
+// configuration or announced by hosts. Clients can make up names of tools, so only those that an upstream lists are
+// labels.
+func (m *Metrics) request(r *observe.Request, failed string) *histogram {
+	k := requestKey{r.Method, r.Upstream, r.Tool, failed}
+	if r.Tool != "" && r.Listed == nil || len(r.Tool) > longestTool {
 		k.tool = other
 	}
-	if h := m.calls.find(k); h != nil {
+	if h := m.requests.find(k); h != nil {
 		return h
 	}
 	if k.tool != "" && k.tool != other && m.tools.add(toolKey{k.upstream, k.tool}) == nil {
 		k.tool = other
 	}
-	return m.calls.get(k, callKey{method: k.method, upstream: other, errorType: failed})
+	return m.requests.get(k, requestKey{method: k.method, upstream: other, errorType: failed})
 }
 
-func (m *Metrics) answered(r observe.Request, end observe.End) {
-	k := seriesIn(r.Listed, r.Method, end.Outcome)
-	a := k.requests(func() *answers { return m.request(&r, end.RequestError(codeLabel)) })
-	a.observe(end.Took, r.Trace)
+func (m *Metrics) called(c observe.Call, end observe.End) {
+	k := seriesIn(c.Listed, c.Method, end.Outcome)
+	a := k.calls(func() *answers { return m.call(&c, end.CallError(codeLabel)) })
+	a.observe(end.Took, c.Trace)
 	if recent := a.recent.Load(); recent != nil {
 		recent.add(&end)
 	}
 }
 
-// request returns the answers that a request counts for.
-func (m *Metrics) request(r *observe.Request, failed string) *answers {
-	upstream := r.Upstream
-	a := m.requests.add(requestKey{r.Method, upstream, failed})
-	if a == nil { // there is no room
+// call returns the answers that a call to an upstream is counted in.
+func (m *Metrics) call(c *observe.Call, failed string) *answers {
+	upstream := c.Upstream
+	a := m.calls.add(callKey{c.Method, upstream, failed})
+	if a == nil { // the table is full
 		upstream = other
-		a = m.requests.get(requestKey{r.Method, upstream, failed}, requestKey{r.Method, upstream, failed})
+		a = m.calls.get(callKey{c.Method, upstream, failed}, callKey{c.Method, upstream, failed})
 	}
-	if r.Method != mcp.MethodListen && a.recent.Load() == nil { // a listen lasts as long as somebody listens
+	if c.Method != mcp.MethodListen && a.recent.Load() == nil { // a listen lasts until the client ends it
 		a.recent.Store(m.recent.get(upstream, other))
 	}
 	return a

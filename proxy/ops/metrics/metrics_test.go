@@ -44,10 +44,10 @@ func ours(text string) (lines []string) {
 func everything() (*Metrics, observe.Snapshot) {
 	m := New("v1.2.3")
 	h := m.Hooks()
-	call := observe.Call{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
-	h.CallEnded(call, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
-	request := observe.Request{Upstream: "files", Method: "tools/call", Listed: call.Listed}
-	h.RequestEnded(request, observe.End{Took: 10 * time.Minute, Outcome: observe.Closed, Cause: "exited"})
+	call := observe.Request{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+	h.RequestEnded(call, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
+	request := observe.Call{Upstream: "files", Method: "tools/call", Listed: call.Listed}
+	h.CallEnded(request, observe.End{Took: 10 * time.Minute, Outcome: observe.Closed, Cause: "exited"})
 	h.SessionEnded(observe.Session{Transport: "http", Era: "modern"}, observe.End{Took: time.Second, Outcome: observe.OK})
 	h.UpstreamStarted(observe.Upstream{Name: "files"})
 	h.UpstreamStarted(observe.Upstream{Name: "files", Failures: 1})
@@ -123,8 +123,8 @@ func TestSeriesOfListed(t *testing.T) {
 		for _, method := range []string{"prompts/get", "completion/complete"} {
 			for _, outcome := range []observe.Outcome{observe.OK, observe.Cancelled, observe.OK} {
 				end := observe.End{At: time.Now(), Took: time.Second, Outcome: outcome}
-				h.RequestEnded(observe.Request{Upstream: "files", Method: method, Listed: prompt}, end)
-				h.CallEnded(observe.Call{Account: "anonymous", Method: method, Upstream: "files", Prompt: "hello", Listed: prompt}, end)
+				h.CallEnded(observe.Call{Upstream: "files", Method: method, Listed: prompt}, end)
+				h.RequestEnded(observe.Request{Account: "anonymous", Method: method, Upstream: "files", Prompt: "hello", Listed: prompt}, end)
 			}
 		}
 	}
@@ -149,10 +149,10 @@ func TestSeriesAreBounded(t *testing.T) {
 	m := New("")
 	h := m.Hooks()
 	for i := range 100_000 {
-		made := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "sole", Tool: fmt.Sprint("made up ", i)}
-		h.CallEnded(made, observe.End{Outcome: observe.Failed, Code: -i})
-		listed := observe.Call{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: new(observe.Listed)}
-		h.CallEnded(listed, observe.End{Outcome: observe.OK})
+		made := observe.Request{Account: "anonymous", Method: "tools/call", Upstream: "sole", Tool: fmt.Sprint("made up ", i)}
+		h.RequestEnded(made, observe.End{Outcome: observe.Failed, Code: -i})
+		listed := observe.Request{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: new(observe.Listed)}
+		h.RequestEnded(listed, observe.End{Outcome: observe.OK})
 	}
 	text := scrape(t, m, "text/plain", observe.Snapshot{})
 	if got := strings.Count(text, "mcp_server_operation_duration_seconds_count{"); got != mostTools+2+len(codes) {
@@ -188,7 +188,7 @@ func TestErrorTypes(t *testing.T) {
 		{closed, "-32603", "closed", "exited"},
 		{observe.End{Outcome: observe.Timeout, Code: -32603}, "-32603", "timeout", "timeout"},
 	} {
-		if call, request, session := test.end.CallError(codeLabel), test.end.RequestError(codeLabel), test.end.SessionError(); call != test.call || request != test.request || session != test.session {
+		if call, request, session := test.end.RequestError(codeLabel), test.end.CallError(codeLabel), test.end.SessionError(); call != test.call || request != test.request || session != test.session {
 			t.Errorf("%+v: %q %q %q", test.end, call, request, session)
 		}
 	}
@@ -197,7 +197,7 @@ func TestErrorTypes(t *testing.T) {
 // The newest trace in each bucket is an example, for scrapers that understand them.
 func TestExemplars(t *testing.T) {
 	m := New("")
-	tell := m.Hooks().CallEnded
+	tell := m.Hooks().RequestEnded
 	for _, traced := range []struct {
 		took  time.Duration
 		trace string
@@ -207,7 +207,7 @@ func TestExemplars(t *testing.T) {
 		{45 * time.Millisecond, ""},
 		{time.Hour, "ffffffffffffffffffffffffffffffff"},
 	} {
-		tell(observe.Call{Method: "tools/call", Upstream: "files", Trace: traced.trace}, observe.End{Outcome: observe.OK, Took: traced.took})
+		tell(observe.Request{Method: "tools/call", Upstream: "files", Trace: traced.trace}, observe.End{Outcome: observe.OK, Took: traced.took})
 	}
 	open := scrape(t, m, "application/openmetrics-text; version=1.0.0", observe.Snapshot{})
 	for _, want := range []string{
@@ -251,11 +251,11 @@ func BenchmarkCallParallel(b *testing.B) {
 
 // aCall returns what tells hooks of one call and its request.
 func aCall(h observe.Hooks) func() {
-	call := observe.Call{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
-	request := observe.Request{Upstream: "files", Method: "tools/call", Listed: call.Listed}
+	call := observe.Request{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+	request := observe.Call{Upstream: "files", Method: "tools/call", Listed: call.Listed}
 	end := observe.End{Took: 3 * time.Millisecond, Outcome: observe.OK}
 	return func() {
-		h.RequestEnded(request, end)
-		h.CallEnded(call, end)
+		h.CallEnded(request, end)
+		h.RequestEnded(call, end)
 	}
 }

@@ -20,8 +20,8 @@ func recently(r *Metrics) (t observe.Traffic) {
 func TestRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New("")
-		ended := r.Hooks().RequestEnded
-		files := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}
+		ended := r.Hooks().CallEnded
+		files := observe.Call{Upstream: "files", Method: mcp.MethodToolsCall}
 		if got := recently(r); got != (observe.Traffic{Upstream: "files"}) {
 			t.Errorf("before the first request: %+v", got)
 		}
@@ -34,8 +34,8 @@ func TestRecent(t *testing.T) {
 			ended(files, observe.End{At: time.Now(), Took: 3 * time.Second, Outcome: observe.OK})
 		}
 		ended(files, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.Cancelled})
-		ended(observe.Request{Upstream: "files", Method: mcp.MethodListen}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.OK})
-		ended(observe.Request{Upstream: "docs"}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.Failed})
+		ended(observe.Call{Upstream: "files", Method: mcp.MethodListen}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.OK})
+		ended(observe.Call{Upstream: "docs"}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.Failed})
 
 		ended(files, observe.End{Took: time.Hour, Outcome: observe.OK}) // nobody knows when
 
@@ -81,8 +81,8 @@ func TestClassesOfDurations(t *testing.T) {
 
 // A request that is counted takes no memory.
 func TestRecentAllocatesNothing(t *testing.T) {
-	ended := New("").Hooks().RequestEnded
-	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
+	ended := New("").Hooks().CallEnded
+	q, end := observe.Call{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
 	ended(q, end)
 	if n := testing.AllocsPerRun(100, func() { ended(q, end) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -97,8 +97,8 @@ func TestNoRecent(t *testing.T) {
 }
 
 func BenchmarkRecent(b *testing.B) {
-	ended := New("").Hooks().RequestEnded
-	q, end := observe.Request{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
+	ended := New("").Hooks().CallEnded
+	q, end := observe.Call{Upstream: "files", Method: mcp.MethodToolsCall}, observe.End{At: time.Now(), Took: time.Millisecond, Outcome: observe.OK}
 	for b.Loop() {
 		ended(q, end)
 	}

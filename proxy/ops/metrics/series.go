@@ -7,28 +7,28 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// series are the successful calls of one listed tool or prompt. They are kept with its list entry, so that no call has
-// to look them up. Nil keeps none.
+// A series counts the successful requests and calls for one listed tool or prompt. The list entry keeps it, which
+// saves the lookups by labels. A nil series looks up each time.
 type series struct {
-	method   string                    // of all that is counted there
-	ofCalls  atomic.Pointer[histogram] // nil until the first
-	answered atomic.Pointer[answers]   // likewise
+	method  string                    // of everything counted here
+	request atomic.Pointer[histogram] // nil before the first request
+	call    atomic.Pointer[answers]   // nil before the first call
 }
 
-// calls returns the histogram of calls, found once.
-func (s *series) calls(find func() *histogram) *histogram {
+// requests returns the histogram of requests, and calls find only once.
+func (s *series) requests(find func() *histogram) *histogram {
 	if s == nil {
 		return find()
 	}
-	return orFound(&s.ofCalls, find)
+	return orFound(&s.request, find)
 }
 
-// requests returns the answers, found once.
-func (s *series) requests(find func() *answers) *answers {
+// calls returns the answers to calls, and calls find only once.
+func (s *series) calls(find func() *answers) *answers {
 	if s == nil {
 		return find()
 	}
-	return orFound(&s.answered, find)
+	return orFound(&s.call, find)
 }
 
 func orFound[V any](at *atomic.Pointer[V], find func() *V) *V {

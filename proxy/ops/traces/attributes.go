@@ -63,7 +63,7 @@ func attributes(pairs ...string) []attribute.KeyValue {
 }
 
 // arrived are the attributes of a call that begins.
-func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
+func arrived(c observe.Request, from observe.Arrival) []attribute.KeyValue {
 	var transport, protocol string
 	switch from.Transport {
 	case "stdio":
@@ -79,7 +79,7 @@ func arrived(c observe.Call, from observe.Arrival) []attribute.KeyValue {
 
 // answered are the attributes of a call at its end. A name that its upstream does not list may be anything that a
 // client made up.
-func answered(c observe.Call) []attribute.KeyValue {
+func answered(c observe.Request) []attribute.KeyValue {
 	all := attributes(keyUpstream, c.Upstream)
 	if c.Listed != nil {
 		all = append(all, attributes(keyTool, c.Tool, keyPrompt, c.Prompt)...)
@@ -88,7 +88,7 @@ func answered(c observe.Call) []attribute.KeyValue {
 }
 
 // asked are the attributes of a request to an upstream.
-func asked(q observe.Request, target string) []attribute.KeyValue {
+func asked(q observe.Call, target string) []attribute.KeyValue {
 	key := keyPrompt
 	if q.Method == toolsCall {
 		key = keyTool

@@ -20,8 +20,8 @@ func BenchmarkCall(b *testing.B) {
 			t := New(Settings{Endpoint: at.URL, Sample: &part})
 			t.Start()
 			defer t.Shutdown(b.Context())
-			call := observe.Call{Session: "abcdefgh", Account: "anonymous", Era: "legacy", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
-			request := observe.Request{Session: "abcdefgh", Upstream: "files", Era: "legacy", Method: "tools/call"}
+			call := observe.Request{Session: "abcdefgh", Account: "anonymous", Era: "legacy", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+			request := observe.Call{Session: "abcdefgh", Upstream: "files", Era: "legacy", Method: "tools/call"}
 			end := observe.End{Took: time.Millisecond, Outcome: observe.OK}
 			b.ReportAllocs()
 			for b.Loop() {
@@ -29,7 +29,7 @@ func BenchmarkCall(b *testing.B) {
 				if c == nil {
 					continue
 				}
-				r := c.Request(request, "read")
+				r := c.Call(request, "read")
 				_ = r.Context()
 				r.Sent()
 				r.End(request, end)

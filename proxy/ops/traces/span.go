@@ -13,8 +13,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A callSpan is the server span of one call, with those of its requests.
-type callSpan struct {
+// A requestSpan is the server span of a client's request, and has the spans of its calls.
+type requestSpan struct {
 	// Static after construction.
 	t       *Traces
 	ctx     context.Context // has span
@@ -22,16 +22,16 @@ type callSpan struct {
 	baggage string // for upstreams
 
 	mu   sync.Mutex // guards the fields below
-	open map[*requestSpan]struct{}
-	told string // the event that a request has told of; "" for none
+	open map[*callSpan]struct{}
+	told string // the event that a call has named; "" for none
 	over bool
 }
 
 // ID implements [observe.Trace].
-func (c *callSpan) ID() string { return c.span.SpanContext().TraceID().String() }
+func (c *requestSpan) ID() string { return c.span.SpanContext().TraceID().String() }
 
-// Request implements [observe.Trace].
-func (c *callSpan) Request(q observe.Request, target string) observe.RequestTrace {
+// Call implements [observe.Trace].
+func (c *requestSpan) Call(q observe.Call, target string) observe.CallTrace {
 	r := c.t.begin(c.ctx, q, target, c.baggage)
 	if r == nil {
 		return nil
@@ -46,7 +46,7 @@ func (c *callSpan) Request(q observe.Request, target string) observe.RequestTrac
 }
 
 // End implements [observe.Trace].
-func (c *callSpan) End(seen observe.Call, end observe.End) {
+func (c *requestSpan) End(seen observe.Request, end observe.End) {
 	c.mu.Lock()
 	c.over = true
 	left := c.open
@@ -59,7 +59,7 @@ func (c *callSpan) End(seen observe.Call, end observe.End) {
 		c.span.SetName(nameOf(seen.Method, seen.Tool+seen.Prompt))
 	}
 	c.span.SetAttributes(answered(seen)...)
-	fail(c.span, end, end.CallError(strconv.Itoa))
+	fail(c.span, end, end.RequestError(strconv.Itoa))
 	c.mu.Lock()
 	told := c.told == end.Event
 	c.mu.Unlock()
@@ -69,8 +69,8 @@ func (c *callSpan) End(seen observe.Call, end observe.End) {
 	c.span.End()
 }
 
-// tells notes that a request is over, and which event its error named.
-func (c *callSpan) tells(r *requestSpan, event string) {
+// tells notes the end of a call, and the event that its error named.
+func (c *requestSpan) tells(r *callSpan, event string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, r)
@@ -79,10 +79,10 @@ func (c *callSpan) tells(r *requestSpan, event string) {
 	}
 }
 
-// A requestSpan is the client span of one request to an upstream.
-type requestSpan struct {
+// A callSpan is the client span of one call to an upstream.
+type callSpan struct {
 	// Static after construction.
-	of      *callSpan // nil: for none
+	of      *requestSpan // nil: for none
 	span    trace.Span
 	context observe.TraceContext
 	began   time.Time
@@ -90,28 +90,28 @@ type requestSpan struct {
 	once sync.Once // of the end
 }
 
-// ID implements [observe.RequestTrace].
-func (r *requestSpan) ID() string { return r.span.SpanContext().TraceID().String() }
+// ID implements [observe.CallTrace].
+func (r *callSpan) ID() string { return r.span.SpanContext().TraceID().String() }
 
-// Context implements [observe.RequestTrace].
-func (r *requestSpan) Context() observe.TraceContext { return r.context }
+// Context implements [observe.CallTrace].
+func (r *callSpan) Context() observe.TraceContext { return r.context }
 
-// waited is how long a request waits for its upstream before its span says so.
+// waited is the shortest wait for an upstream that the span of a call shows.
 const waited = time.Millisecond
 
-// Sent implements [observe.RequestTrace].
-func (r *requestSpan) Sent() {
+// Sent implements [observe.CallTrace].
+func (r *callSpan) Sent() {
 	if time.Since(r.began) >= waited {
 		r.span.AddEvent(eventSent)
 	}
 }
 
-// End implements [observe.RequestTrace].
-func (r *requestSpan) End(_ observe.Request, end observe.End) { r.end(end) }
+// End implements [observe.CallTrace].
+func (r *callSpan) End(_ observe.Call, end observe.End) { r.end(end) }
 
-func (r *requestSpan) end(end observe.End) {
+func (r *callSpan) end(end observe.End) {
 	r.once.Do(func() {
-		fail(r.span, end, end.RequestError(strconv.Itoa))
+		fail(r.span, end, end.CallError(strconv.Itoa))
 		if end.Event != "" {
 			tell(r.span, end)
 		}

@@ -133,7 +133,7 @@ func below(parent trace.SpanContext) context.Context {
 }
 
 // Follow begins the span of a call; nil if it is not recorded.
-func (t *Traces) Follow(c observe.Call, from observe.Arrival) observe.Trace {
+func (t *Traces) Follow(c observe.Request, from observe.Arrival) observe.Trace {
 	parent, around, with := parentOf(from.Meta), parentOf(from.HTTP), from.Meta.Baggage
 	options := server
 	switch {
@@ -149,7 +149,7 @@ func (t *Traces) Follow(c observe.Call, from observe.Arrival) observe.Trace {
 		return nil
 	}
 	span.SetAttributes(arrived(c, from)...)
-	return &callSpan{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*requestSpan]struct{})}
+	return &requestSpan{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*callSpan]struct{})}
 }
 
 // usable returns a baggage that can be passed on, "" for any other.
@@ -163,8 +163,8 @@ func usable(with string) string {
 	return with
 }
 
-// FollowRequest begins the span of a request that belongs to no call; nil if it is not recorded.
-func (t *Traces) FollowRequest(q observe.Request, own observe.TraceContext) observe.RequestTrace {
+// FollowCall begins the span of a request that belongs to no call; nil if it is not recorded.
+func (t *Traces) FollowCall(q observe.Call, own observe.TraceContext) observe.CallTrace {
 	if r := t.begin(below(parentOf(own)), q, "", own.Baggage); r != nil {
 		return r
 	}
@@ -172,11 +172,11 @@ func (t *Traces) FollowRequest(q observe.Request, own observe.TraceContext) obse
 }
 
 // begin begins the span of a request; nil if it is not recorded.
-func (t *Traces) begin(ctx context.Context, q observe.Request, target, baggage string) *requestSpan {
+func (t *Traces) begin(ctx context.Context, q observe.Call, target, baggage string) *callSpan {
 	ctx, span := t.start(ctx, nameOf(q.Method, target), client...)
 	if span == nil {
 		return nil
 	}
 	span.SetAttributes(asked(q, target)...)
-	return &requestSpan{span: span, context: contextOf(ctx, baggage), began: time.Now()}
+	return &callSpan{span: span, context: contextOf(ctx, baggage), began: time.Now()}
 }

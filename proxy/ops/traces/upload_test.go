@@ -70,7 +70,7 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // record makes one span.
 func record(t *Traces, method string) {
-	t.FollowRequest(observe.Request{Method: method}, observe.TraceContext{}).End(observe.Request{}, observe.End{Outcome: observe.OK})
+	t.FollowCall(observe.Call{Method: method}, observe.TraceContext{}).End(observe.Call{}, observe.End{Outcome: observe.OK})
 }
 
 // Traces reach a collector with the headers that were asked for, those of files as they are
