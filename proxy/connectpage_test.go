@@ -127,7 +127,7 @@ func TestPageNeedsTheToken(t *testing.T) {
 			t.Errorf("/%s with the token: %d", path, got.status)
 		}
 	}
-	if told := welcomed(t, url, "Authorization: Bearer sesame"); !slices.Equal(told.Proof, []proxy.Proof{"token"}) {
+	if told := welcomed(t, url, "Authorization: Bearer sesame"); !slices.Equal(told.Proof, []string{"token"}) {
 		t.Errorf("%+v", told)
 	}
 }

@@ -54,7 +54,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		Log:         o.Log,
 	}
 	if tell := router.Hooks.Refused; tell != nil {
-		f.Guard.Refused = func(why *identity.Refusal) { tell(observe.Refusal{Reason: why.Reason()}) }
+		f.Guard.Refused = func(why *identity.Refusal) { tell(why.Reason()) }
 	}
 	f.Guard.Clients = f.proofs.current
 	return f, f.Guard.Check() // config has refused that; nobody may come past it
@@ -120,8 +120,8 @@ func newConnectPage(cfg *config.Config, p *Proxy) *ops.ConnectPage {
 	}}
 }
 
-func proofsOf(cfg *config.Config) []observe.Proof {
-	all := []observe.Proof{}
+func proofsOf(cfg *config.Config) []string {
+	all := []string{}
 	if cfg.TokenFile != "" || len(cfg.Auth.Tokens) > 0 {
 		all = append(all, observe.ByToken)
 	}
@@ -157,11 +157,11 @@ func (p *Proxy) connectInfo(who *identity.Identity, r *http.Request, publicURL s
 
 // availabilityOf says what upstreams are at, by name: that of their servers which is best for
 // a client.
-func availabilityOf(servers []upstream.Status) map[string]observe.Availability {
-	ranks := []observe.Availability{"", observe.Failing, observe.Starting, observe.Running}
-	all := make(map[string]observe.Availability)
+func availabilityOf(servers []upstream.Status) map[string]string {
+	ranks := []string{"", observe.Failing, observe.Starting, observe.Running}
+	all := make(map[string]string)
 	for _, s := range servers {
-		now := observe.Availability("")
+		now := ""
 		switch {
 		case s.State == upstream.StateRunning:
 			now = observe.Running

@@ -63,33 +63,27 @@ func (o *Options) setDefaults() {
 
 // What can be seen of a proxy; package observe says what each is.
 type (
-	Hooks        = observe.Hooks
-	Request      = observe.Request
-	Call         = observe.Call
-	End          = observe.End
-	Outcome      = observe.Outcome
-	Snapshot     = observe.Snapshot
-	Session      = observe.Session
-	Upstream     = observe.Upstream
-	Link         = observe.Link
-	Rejection    = observe.Rejection
-	Refusal      = observe.Refusal
-	ConnectInfo  = observe.ConnectInfo
-	Offered      = observe.Offered
-	Availability = observe.Availability
-	Proof        = observe.Proof
-	Process      = observe.Process
-	Traffic      = observe.Traffic
-	Failure      = observe.Failure
-	Health       = observe.Health
-	Calls        = observe.Calls
-	OpenRequest  = observe.OpenRequest
-	Wait         = observe.Wait
+	Hooks       = observe.Hooks
+	Request     = observe.Request
+	Call        = observe.Call
+	End         = observe.End
+	Outcome     = observe.Outcome
+	Snapshot    = observe.Snapshot
+	Session     = observe.Session
+	Upstream    = observe.Upstream
+	Link        = observe.Link
+	Rejection   = observe.Rejection
+	ConnectInfo = observe.ConnectInfo
+	Offered     = observe.Offered
+	Process     = observe.Process
+	Traffic     = observe.Traffic
+	Failure     = observe.Failure
+	Health      = observe.Health
+	Calls       = observe.Calls
+	OpenRequest = observe.OpenRequest
+	Wait        = observe.Wait
 
 	Passed       = observe.Passed
-	Side         = observe.Side
-	Way          = observe.Way
-	MessageKind  = observe.Kind
 	PassedError  = observe.PassedError
 	LeftOut      = observe.LeftOut
 	Recording    = observe.Recording

@@ -46,7 +46,7 @@ func (x *told) hooks() proxy.Hooks {
 		LinkLost:        func(l proxy.Link, e proxy.End) { note(l, e) },
 		Happened:        func(e proxy.Event) { note(e) },
 		RequestLost:     func(l proxy.Loss) { note(l) },
-		Refused:         func(r proxy.Refusal) { note(r) },
+		Refused:         func(reason string) { note(reason) },
 	}
 }
 

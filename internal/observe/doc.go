@@ -1,7 +1,7 @@
-// Package observe says what can be seen of a proxy: [Hooks] are called for what happens,
-// and a [Snapshot] is what it does at one time. All are plain values, which package proxy
-// hands to the programs that embed it.
+// Package observe has what operators can see of a proxy, as plain values: a proxy calls [Hooks]
+// when something happens, and a [Snapshot] is its current state. Package proxy hands both to
+// programs that embed it.
 //
 //	client ──► Request ──► session ──► Call ──► upstream
-//	       Session                         Upstream, Link
+//	          Session                          Upstream, Link
 package observe

@@ -11,12 +11,12 @@ import (
 
 // An End is how something ended.
 type End struct {
-	At      time.Time // zero if nobody has looked at the clock
+	At      time.Time // zero if not measured
 	Took    time.Duration
 	Outcome Outcome
-	Code    int    // of the JSON-RPC error that a call or a request was answered with; zero for none
-	Cause   string // of what did not end well: one of few words, fit for a label; "" for none
-	Event   string // as in the error that the client got, and in the log; "" for none
+	Code    int    // of the JSON-RPC error that answered it; zero for none
+	Cause   string // of a failure: one of a few words, fit for a label; "" for none
+	Event   string // its id in the client's error and in the log; "" for none
 }
 
 // An Outcome is how something ended, in one word.
@@ -25,19 +25,19 @@ type Outcome string
 // Outcomes.
 const (
 	OK              Outcome = "ok"
-	Failed          Outcome = "error"            // a call: answered with an error; an upstream: it did not start, or died
-	ToolFailed      Outcome = "tool_error"       // a call of a tool: answered with a result that says that it failed
-	Cancelled       Outcome = "cancelled"        // nobody waits for the answer any more
-	Closed          Outcome = "closed"           // the connection was
-	Timeout         Outcome = "timeout"          // there was no answer in time
-	Overloaded      Outcome = "overloaded"       // there was no room
-	InvalidResponse Outcome = "invalid_response" // the answer could not be used
+	Failed          Outcome = "error"      // a request: answered with an error; an upstream: failed to start, or died
+	ToolFailed      Outcome = "tool_error" // answered with a tool's result that says isError
+	Cancelled       Outcome = "cancelled"
+	Closed          Outcome = "closed" // the connection was lost
+	Timeout         Outcome = "timeout"
+	Overloaded      Outcome = "overloaded"       // a limit was reached
+	InvalidResponse Outcome = "invalid_response" // the answer was unusable
 )
 
 // Outcomes are all outcomes.
 var Outcomes = [...]Outcome{OK, Failed, ToolFailed, Cancelled, Closed, Timeout, Overloaded, InvalidResponse}
 
-// outcomes are the outcomes of our own errors, by reason.
+// outcomes are the outcomes of the proxy's own errors by reason.
 var outcomes = map[string]Outcome{
 	jsonrpc.ReasonClosed:          Closed,
 	jsonrpc.ReasonTimeout:         Timeout,
@@ -46,13 +46,14 @@ var outcomes = map[string]Outcome{
 	jsonrpc.ReasonScope:           Failed,
 }
 
-// IsOurs reports whether a reason is one of ours. The data of other errors is a server's own, and may hold anything.
+// IsOurs reports whether the proxy makes errors with that reason. The data of other errors is the server's, and can be
+// anything.
 func IsOurs(reason string) bool { return outcomes[reason] != "" }
 
 // Other is the catch-all value of the semantic conventions for MCP.
 const Other = "_OTHER"
 
-// MethodOf is the method of a [Request] or [Call] in these conventions.
+// MethodOf returns the method of a [Request] or [Call] as these conventions name it.
 func MethodOf(method string) string {
 	if method == "other" {
 		return Other
@@ -60,8 +61,8 @@ func MethodOf(method string) string {
 	return method
 }
 
-// RequestError is the error.type of a client's call in these conventions: "" for success, the label of a JSON-RPC code,
-// tool_error for a tool that reports a failure, else the outcome.
+// RequestError returns the error.type of a client's request in these conventions: "" for success, the label of a JSON-RPC
+// code, tool_error for a tool that reports a failure, else the outcome.
 func (e End) RequestError(label func(code int) string) string {
 	if e.Code != 0 {
 		return label(e.Code)
@@ -69,8 +70,8 @@ func (e End) RequestError(label func(code int) string) string {
 	return e.Outcome.word()
 }
 
-// CallError is the error.type of a request to an upstream. If the upstream has not answered, the error is ours, and
-// its code says nothing.
+// CallError returns the error.type of a call to an upstream. If the upstream has not answered, the proxy made the error,
+// and its code says nothing.
 func (e End) CallError(label func(code int) string) string {
 	if e.Outcome == Failed {
 		return e.RequestError(label)
@@ -78,7 +79,7 @@ func (e End) CallError(label func(code int) string) string {
 	return e.Outcome.word()
 }
 
-// SessionError is the error.type of a session or a server: the class of its cause.
+// SessionError returns the error.type of a session or a server: the class of its cause.
 func (e End) SessionError() string {
 	if e.Outcome == OK {
 		return ""
@@ -97,13 +98,13 @@ func (o Outcome) word() string {
 	return string(o)
 }
 
-// EndOf returns the end of a request that began at that time and ends now. A nil answer means cancelled.
+// EndOf returns the end of a request that began at that time and ends now. Without an answer it was cancelled.
 func EndOf(began time.Time, answer *jsonrpc.Message) End {
 	now := time.Now()
 	return EndAt(now, now.Sub(began), answer)
 }
 
-// EndAt is EndOf for a request that ended at that time, after took.
+// EndAt returns the end of a request that ended at that time, after took. Without an answer it was cancelled.
 func EndAt(at time.Time, took time.Duration, answer *jsonrpc.Message) End {
 	end := End{At: at, Took: took, Outcome: OK}
 	switch {
@@ -123,7 +124,7 @@ func (e *End) failed(with json.RawMessage) {
 		Code int
 		Data jsonrpc.ErrorData
 	}
-	_ = json.Unmarshal(with, &told) // one of an upstream's own may have any data
+	_ = json.Unmarshal(with, &told) // an upstream's own error may have any data
 	e.Code = told.Code
 	if !IsOurs(told.Data.Reason) {
 		return
@@ -137,9 +138,9 @@ func (e *End) failed(with json.RawMessage) {
 	}
 }
 
-// SaysFailed reports whether a result has isError: true, as only results of tools have. Most results are decided by a
-// search for these letters: inside a string the quotes would be escaped. A result is parsed only if they are found with
-// true behind them.
+// SaysFailed reports whether a result has isError: true, as only results of tools have. A search for these letters
+// decides most results without parsing them: inside a string the quotes would be escaped. Only a result that has them
+// with true behind them is parsed.
 func SaysFailed(result json.RawMessage) bool {
 	for rest := []byte(result); ; {
 		at := bytes.Index(rest, endOfKey)

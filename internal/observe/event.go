@@ -7,43 +7,42 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An Event is an unexpected end: of a server, of requests to one, or of a link. Its id is in the errors that it caused,
-// and in its line of the log.
+// An Event is an unexpected end of a server, of requests to one, or of a link. Its id is in the errors that it caused,
+// and in its log line.
 type Event struct {
 	EventLine
 	Era   string `json:"era,omitzero"`   // of the streams to the server
-	Host  bool   `json:"host"`           // the host behind Link has seen it, and has the rest
+	Host  bool   `json:"host"`           // the host behind Link has seen the end, and knows more
 	Error string `json:"error,omitzero"` // as in the log
 
 	// Of the server's process, or of the session with a remote one.
 	PID        int       `json:"pid,omitzero"`
 	ExitStatus *int      `json:"exitStatus,omitempty"` // nil if it did not exit by itself
-	Signal     string    `json:"signal,omitzero"`      // that has killed it
-	Began      time.Time `json:"began,omitzero"`       // when it was started; of a link: when it came up
+	Signal     string    `json:"signal,omitzero"`      // that killed it
+	Began      time.Time `json:"began,omitzero"`       // when it started; of a link: when it came up
 	Stderr     []string  `json:"stderr,omitempty"`     // its last lines
 	Unusable   int       `json:"unusable,omitzero"`    // lines on its stdout that were no message
 
 	// Of several at once.
-	Streams   int      `json:"streams,omitzero"`    // that have ended together
-	Requests  int      `json:"requests,omitzero"`   // that have failed together
+	Streams   int      `json:"streams,omitzero"`    // that ended together
+	Requests  int      `json:"requests,omitzero"`   // that failed together
 	Upstreams []string `json:"upstreams,omitempty"` // behind the link
 
-	// What it did to clients. Lists are cut short: what they leave out is counted.
+	// The effect on clients. Lists are cut, and the rest is counted.
 	Calls        []LostRequest `json:"calls,omitempty"` // in flight there, the oldest first
 	CallsLeftOut int           `json:"callsLeftOut,omitzero"`
-	Told         []Told        `json:"told,omitempty"` // who got its error
+	Told         []Told        `json:"told,omitempty"` // clients that got its error
 	ToldLeftOut  int           `json:"toldLeftOut,omitzero"`
 
-	// What came before, and what comes next.
-	Failures int         `json:"failures,omitzero"` // in a row with this one
+	// Before and after it.
+	Failures int         `json:"failures,omitzero"` // in a row, with this one
 	State    string      `json:"state,omitzero"`    // of the upstream because of them: waiting or crash loop
 	Next     time.Time   `json:"next,omitzero"`     // no start before; zero for any time
-	Starts   int         `json:"starts,omitzero"`   // of the upstream since this process runs, until now
-	Started  time.Time   `json:"started,omitzero"`  // the last of them, if it came after the event
-	Before   []EventLine `json:"before,omitempty"`  // the last ones of the same upstream or link, the newest first
+	Starts   int         `json:"starts,omitzero"`   // of the upstream in this process until now
+	Started  time.Time   `json:"started,omitzero"`  // the last start, if it was after the event
+	Before   []EventLine `json:"before,omitempty"`  // the last events of the same upstream or link, the newest first
 
-	// Trimmed tells that stderr and lists were forgotten to make room for newer events.
-	Trimmed bool `json:"trimmed,omitzero"`
+	Trimmed bool `json:"trimmed,omitzero"` // stderr and lists were dropped to make room for newer events
 }
 
 // An EventLine is an event in a list.
@@ -51,14 +50,14 @@ type EventLine struct {
 	ID       string    `json:"id"`
 	Time     time.Time `json:"time"` // when it was seen
 	Kind     EventKind `json:"kind"`
-	Upstream string    `json:"upstream,omitzero"` // "" if a link has ended
-	Link     string    `json:"link,omitzero"`     // that has ended, or that leads to the upstream
-	Session  string    `json:"session,omitzero"`  // whose server it was, as in the log
+	Upstream string    `json:"upstream,omitzero"` // "" if a link ended
+	Link     string    `json:"link,omitzero"`     // that ended, or that leads to the upstream
+	Session  string    `json:"session,omitzero"`  // that the server belonged to, as in the log
 	What     string    `json:"what"`              // one sentence, as in the errors
 	Cause    string    `json:"cause"`             // as in the errors: "signal: killed"
 	Class    string    `json:"class"`             // of the cause, as in metrics: "killed"
-	InFlight int       `json:"inFlight"`          // requests that were not answered, as far as is known here
-	Errors   int       `json:"errors"`            // calls of clients that were answered with it, also later ones
+	InFlight int       `json:"inFlight"`          // unanswered requests, as far as they are known here
+	Errors   int       `json:"errors"`            // requests of clients that got its error, also later ones
 }
 
 // An EventKind is what ended, in one word.
@@ -67,22 +66,22 @@ type EventKind string
 // Kinds of events.
 const (
 	ServerEnded    EventKind = "ended"       // a server that had answered before
-	ServerNotBegun EventKind = "not_started" // one that had not
-	RequestsFailed EventKind = "requests"    // a remote server did not answer them
+	ServerNotBegun EventKind = "not_started" // a server that had not answered yet
+	RequestsFailed EventKind = "requests"    // a remote server did not answer requests
 	LoginRefused   EventKind = "refused"     // a remote server wants other credentials, or a login
-	ClientTooSlow  EventKind = "too_slow"    // a client of a shared server, which goes on
+	ClientTooSlow  EventKind = "too_slow"    // a client of a shared server, which continues
 	LinkEnded      EventKind = "link"
-	StoppedInUse   EventKind = "stopped"     // on purpose, but somebody waited for an answer
-	NotOffered     EventKind = "not_offered" // an upstream that a host announces is not offered by its proxy
-	HeardOf        EventKind = "heard"       // a host has it; here only its errors were seen
+	StoppedInUse   EventKind = "stopped"     // an intended end while requests were in flight
+	NotOffered     EventKind = "not_offered" // a proxy does not offer an upstream that a host announces
+	HeardOf        EventKind = "heard"       // a host has the event, and only its errors were seen here
 )
 
 // A LostRequest is a request that was in flight when its server or link ended.
 type LostRequest struct {
-	Session string `json:"session,omitzero"` // as in the log; "" if that is not known here
-	Client  string `json:"client,omitzero"`  // what the client calls itself; "" on a host
-	Method  string `json:"method"`           // "other" for one that MCP does not have
-	Tool    string `json:"tool,omitzero"`    // as the upstream calls it; "" for none
+	Session string `json:"session,omitzero"` // as in the log; "" if not known here
+	Client  string `json:"client,omitzero"`  // the client's name for itself; "" on a host
+	Method  string `json:"method"`           // "other" if MCP does not have it
+	Tool    string `json:"tool,omitzero"`    // the upstream's name for it; "" for none
 	AgeMs   int64  `json:"ageMs"`            // when it was lost
 }
 
@@ -91,14 +90,14 @@ type Told struct {
 	Session   string `json:"session"`
 	Client    string `json:"client,omitzero"`
 	Principal string `json:"principal,omitzero"`
-	Errors    int    `json:"errors"` // calls that were answered with it
+	Errors    int    `json:"errors"` // its requests that got the error
 }
 
-// Events are a list of events.
+// Events are a list of events. Its JSON is that of /events.
 type Events struct {
 	Now       time.Time   `json:"now"`
 	Events    []EventLine `json:"events"`    // the newest first
-	LeftOut   int         `json:"leftOut"`   // older ones that are kept, and not in this list
+	LeftOut   int         `json:"leftOut"`   // older ones that are kept but not in this list
 	Forgotten int         `json:"forgotten"` // that are not kept any more
 }
 
@@ -114,19 +113,19 @@ func EventOf(kind EventKind, upstream string, end *jsonrpc.ClosedError) Event {
 	return e
 }
 
-// A Loss is a call that was answered with the error of an event. Texts are as in the error, whoever wrote it.
+// A Loss is a request that was answered with the error of an event. Texts are those of the error.
 type Loss struct {
 	Request
 	Event  string
 	Reason string        // the cause: "signal: killed"
-	Class  string        // of that: "killed"
+	Class  string        // of the cause: "killed"
 	What   string        // one sentence
-	Sent   bool          // the call was, to the server: it may have run
-	Took   time.Duration // until it was lost; zero if that is not known
+	Sent   bool          // the server received the request, and may have run it
+	Took   time.Duration // until the request was lost; zero if not known
 }
 
-// LossOf parses the error that a call was answered with. Its Request has the Upstream only. It reports false if the error
-// belongs to no event.
+// LossOf parses the error that a request was answered with. Its Request has the Upstream only. It reports false if the
+// error belongs to no event.
 func LossOf(err json.RawMessage) (Loss, bool) {
 	said := jsonrpc.ReadErrorData(err)
 	if !IsOurs(said.Reason) || !jsonrpc.IsEvent(said.Event) {

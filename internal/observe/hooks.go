@@ -3,101 +3,131 @@ package observe
 import (
 	"cmp"
 	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Hooks are called where something happens, with the locks held there: they must return soon, and must not
-// call the proxy. A nil one is off and costs one branch. A struct of functions, and not one sink for events:
-// an event in an interface is an allocation, two for each call, and a nil function says what need not be
-// gathered.
+// Hooks are called when something happens, while the caller holds locks: they must return soon, and must
+// not call the proxy. A nil hook is off and costs one branch. Hooks are functions rather than one sink of
+// events because an event in an interface is an allocation, two for each request of a client, and because
+// a nil hook saves the work of gathering its values.
 //
-// Each call of the first of a pair is followed by one of the second, with the same values and an End.
+// Each call of the first hook of a pair is followed by one call of the second, with the same values and an
+// End.
 type Hooks struct {
-	// A client has a session.
+	// A client's session.
 	SessionBegan func(Session)
 	SessionEnded func(Session, End)
 
-	// A client has asked for something. Its Upstream and its Tool are known at the end: of a call that
-	// began they are "".
+	// A request of a client. When it begins, its Upstream and Tool are not known yet.
 	RequestBegan func(Request)
 	RequestEnded func(Request, End)
 
-	// A session has sent a request to an upstream, for a call or of its own. At a host: a server there
-	// has received a request.
+	// A call to an upstream, which a session sends for a request or for itself. On a host: a request that a
+	// server of the host received.
 	CallBegan func(Call)
 	CallEnded func(Call, End)
 
-	// A server that is run from here starts: a process, or a session with a remote one. One that could
-	// not be started has ended, too.
+	// A server that this process runs: a local process, or a session with a remote server. A failed start
+	// calls UpstreamEnded, too.
 	UpstreamStarted func(Upstream)
 	UpstreamEnded   func(Upstream, End)
 
-	// A link to a host elsewhere came up, or was lost.
+	// A link to a host elsewhere.
 	LinkUp   func(Link)
 	LinkLost func(Link, End)
 
-	// Something has ended unexpectedly. It is called again, with the same id, when more is known of it.
+	// Happened reports an unexpected end. It reports the same id again when more is known.
 	Happened func(Event)
 
-	// A call was answered with the error of an event, which may be reported later, or by a host elsewhere.
+	// RequestLost reports a request that was answered with the error of an event. The event may be reported
+	// later, or by a host elsewhere.
 	RequestLost func(Loss)
 
-	// A front end, or a policy's limits or scopes, has refused a client.
-	Refused func(Refusal)
+	// Refused reports that a front end or a policy refused a client. The reason is one of a few words, and
+	// fit for a label.
+	Refused func(reason string)
 
-	Follower Follower // follows calls; nil if nobody does
+	Follower Follower // nil for none
 }
 
-// A Follower follows calls, and the requests that a session makes for no call. It writes into what upstreams
-// are sent, so there is one at the most. Each method may return nil.
+// A Follower traces requests of clients, and the calls that a session makes for itself. There is at most
+// one, because it adds to the messages that upstreams receive. Its methods may return nil.
 type Follower interface {
 	Follow(Request, Arrival) Trace
-	FollowCall(Call, TraceContext) CallTrace // which may have a context in its own params
+	FollowCall(Call, TraceContext) CallTrace // the context is that of the call's own params, if any
 }
 
-// A Refusal is why a client was not served.
-type Refusal struct {
-	Reason string // one of few words, fit for a label
+// A Trace follows one request of a client. Several goroutines may call its methods.
+type Trace interface {
+	// ID returns the trace id in hex.
+	ID() string
+
+	// Call begins a call to an upstream for the request. The target is the tool or prompt if the upstream
+	// lists it, else "". The CallTrace ends before the Trace or with it.
+	Call(c Call, target string) CallTrace
+
+	// End ends the request and its open calls.
+	End(Request, End)
+}
+
+// A CallTrace follows one call to an upstream from its creation. The call may wait for its server before it
+// is sent.
+type CallTrace interface {
+	ID() string            // of its trace, in hex
+	Context() TraceContext // for the upstream
+	Sent()
+	End(Call, End)
+}
+
+// A TraceContext is what a message says about its trace.
+type TraceContext = jsonrpc.TraceContext
+
+// An Arrival is what is known about a new request besides the Request.
+type Arrival struct {
+	ID        string       // the client's id as text; "" in the session of a principal, whose clients use the same ids
+	Transport string       // as in Session
+	Version   string       // of the protocol; "" if not known yet
+	Meta      TraceContext // from the params of the request
+	HTTP      TraceContext // from the HTTP request that carried it
 }
 
 // A Request is one request of a client, from its arrival until it is answered or cancelled.
 type Request struct {
 	Session   string // as in the log
-	Client    string // what the client calls itself; "" if it has not said
-	Principal string // whose request it is, if the session is that of a principal
-	Account   string // the principal, as somebody has configured it: of a JWT or a certificate its issuer; fit for a label
+	Client    string // the client's name for itself; "" if not given
+	Principal string // of the session, if it belongs to a principal
+	Account   string // the principal as configured: for a JWT or a certificate its issuer; fit for a label
 	Era       string // "legacy" or "modern"
-	Method    string // "other" for one that MCP does not have
-	Upstream  string // that the call was passed to; "" for none or several
+	Method    string // "other" if MCP does not have it
+	Upstream  string // that received it; "" for none or several
 
-	// Tool is the upstream's own name of the called tool; "" for none. With a sole upstream tools are not
-	// looked up: then it may be any name that a client made up.
+	// Tool is the upstream's own name of the called tool; "" for none. A sole upstream receives any name
+	// that a client makes up.
 	Tool string
 
-	Prompt string // likewise, and what somebody completes an argument of
+	Prompt string // likewise, also for the completion of an argument
 
-	// Listed is the list entry of that tool or prompt, if the session has seen it: then the name is one of
-	// a bounded number. Else nil.
-	Listed *Listed
+	// Listed belongs to the list entry of that tool or prompt, if the session has seen the list: the name is
+	// then one of a bounded number. Else it is nil. Metrics keep their counters there, which saves lookups;
+	// nothing else uses it.
+	Listed *atomic.Value
 
-	Trace string // the id of the trace that has recorded it; "" for none, and while it is open
+	Trace string // the trace id; "" if not traced, and until the request ends
 }
 
-// A Listed is the entry of a tool or prompt in an upstream's list. Whoever counts calls may keep its counters there
-// instead of looking them up; nobody else uses it.
-type Listed = atomic.Value
-
-// A Call is a request to an upstream.
+// A Call is one request of this side to an upstream.
 type Call struct {
 	Session  string // as in the log
 	Upstream string
 	Era      string
-	Method   string  // "other" for one that MCP does not have
-	Listed   *Listed // the tool or prompt that it is for, as of a Request; a host does not know
-	Trace    string  // the id of the trace that records it; "" for none
+	Method   string        // "other" if MCP does not have it
+	Listed   *atomic.Value // as in the Request that it is for; nil on a host
+	Trace    string        // the trace id; "" if not traced
 }
 
-// Join returns hooks that call those of a, and then those of b. What neither has stays nil. If both have a
-// Follower, that of a follows.
+// Join returns hooks that call those of a and then those of b. A hook that both lack stays nil. If both have a
+// Follower, that of a is used.
 func Join(a, b Hooks) Hooks {
 	return Hooks{
 		SessionBegan:    both(a.SessionBegan, b.SessionBegan),

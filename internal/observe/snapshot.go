@@ -2,22 +2,22 @@ package observe
 
 import "time"
 
-// A Snapshot is the current state of a proxy or a host. Its JSON is what operators get.
+// A Snapshot is the current state of a proxy or a host. Its JSON is that of /status.
 type Snapshot struct {
 	Process   Process    `json:"process"`
-	Traffic   []Traffic  `json:"traffic"`   // by upstream: those that run here first, in name order
+	Traffic   []Traffic  `json:"traffic"`   // by upstream: those that run here first, by name
 	Upstreams []Upstream `json:"upstreams"` // servers that run here, by name, session and era
-	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; a host has none
-	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; a host has none
+	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; empty on a host
+	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; empty on a host
 
-	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; a proxy's are with its links
+	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; a proxy has them in Links
 }
 
 // A Rejection is an announced upstream that the proxy does not offer to clients.
 type Rejection struct {
 	Upstream string `json:"upstream"`
 	Why      string `json:"why"`
-	Event    string `json:"event"` // the same at both ends
+	Event    string `json:"event"` // the same at both ends of the link
 }
 
 // A Process describes the running program.
@@ -26,68 +26,72 @@ type Process struct {
 	Version  string    `json:"version"`
 	PID      int       `json:"pid"`
 	Began    time.Time `json:"began"`
-	File     string    `json:"file,omitzero"`   // that its configuration was read from; "" for none
-	Dir      string    `json:"dir"`             // in which it was started
+	File     string    `json:"file,omitzero"`   // of the configuration; "" for none
+	Dir      string    `json:"dir"`             // the working directory at the start
 	Listen   []string  `json:"listen,omitzero"` // addresses for clients, or of a host for proxies
-	Draining bool      `json:"draining"`        // it is draining
+	Draining bool      `json:"draining"`
 
 	MaxSessions int `json:"maxSessions,omitzero"` // limits.sessions of a proxy
 }
 
-// Traffic is between all clients and one upstream, here or at a host elsewhere. Figures of the last minute are zero if
-// nothing is counted.
+// Traffic is what passes between all clients and one upstream, which may be at a host elsewhere. The figures of the
+// last minute are zero if nobody counts.
 type Traffic struct {
-	Upstream    string  `json:"upstream"`
-	Link        string  `json:"link,omitzero"`     // to its host; "" for one that runs here
-	Required    bool    `json:"required,omitzero"` // readiness waits for it; of one that runs here
-	State       string  `json:"state,omitzero"`    // of one that runs here: of crash loop, waiting, starting, running, stopping, failed and idle the first that applies
-	Failed      Failure `json:"failed,omitzero"`   // of one that runs here, until one of its servers answers again
-	InFlight    int     `json:"inFlight"`          // requests that it has not answered
-	Suspended   int     `json:"suspended"`         // calls whose clients were told to come back with what it asked; of one that runs here
-	QueuedBytes int     `json:"queuedBytes"`       // that wait until it reads
-	Requests    int     `json:"requests"`          // that it has answered in the last minute, or failed to
-	Errors      int     `json:"errors"`            // of those: answered with an error, or not at all
-	PerSecond   float64 `json:"perSecond"`         // of the requests
-	P50         float64 `json:"p50Ms"`             // half of them took no longer
-	P99         float64 `json:"p99Ms"`             // likewise 99 of 100
+	Upstream string `json:"upstream"`
+	Link     string `json:"link,omitzero"` // to its host; "" if it runs here
+
+	// Of an upstream that runs here. The State is the first that applies of: crash loop, waiting, starting, running,
+	// stopping, failed, idle. Failed is set until one of its servers answers again.
+	Required bool    `json:"required,omitzero"` // readiness waits for it
+	State    string  `json:"state,omitzero"`
+	Failed   Failure `json:"failed,omitzero"`
+
+	InFlight    int     `json:"inFlight"`    // calls that it has not answered
+	Suspended   int     `json:"suspended"`   // suspended calls of its clients; only of one that runs here
+	QueuedBytes int     `json:"queuedBytes"` // that wait until it reads
+	Requests    int     `json:"requests"`    // that were answered or lost in the last minute
+	Errors      int     `json:"errors"`      // of these: answered with an error, or lost
+	PerSecond   float64 `json:"perSecond"`   // of the requests
+	P50         float64 `json:"p50Ms"`       // half of them took at most this
+	P99         float64 `json:"p99Ms"`       // 99 of 100 took at most this
 }
 
 // A Failure is the last failed end or start of an upstream's servers. With several clients it is that of the server
-// that failed most often in a row.
+// with the most failures in a row.
 type Failure struct {
 	Cause  string    `json:"cause"`
-	Says   string    `json:"says"`          // the same in words that follow the upstream's name
+	Says   string    `json:"says"`          // the cause in words that follow the upstream's name
 	Event  string    `json:"event"`         // its id in errors and the log
-	InARow int       `json:"inARow"`        // it and the failures before it
+	InARow int       `json:"inARow"`        // failures, with this one
 	Next   time.Time `json:"next,omitzero"` // no start before; zero for any time
 }
 
 // An Upstream is a server that runs here: a process or a remote session, of one client or shared by all.
 type Upstream struct {
 	Name     string   `json:"name"`
-	Session  string   `json:"session"`         // whose it is, as in the log
+	Session  string   `json:"session"`         // that it serves, as in the log
 	Era      string   `json:"era"`             // of the streams to it
-	Speaks   []string `json:"speaks,omitzero"` // the eras of its server, as far as is known
+	Speaks   []string `json:"speaks,omitzero"` // known eras of its server
 	State    string   `json:"state"`           // starting, running or stopping
-	Failures int      `json:"failures"`        // ends in a row before it that count against it
+	Failures int      `json:"failures"`        // of the upstream in a row before this server
 
 	PID          int       `json:"pid,omitzero"` // of a process
 	Started      time.Time `json:"started,omitzero"`
 	InFlight     int       `json:"inFlight"`        // requests that it has not answered
 	Unusable     int       `json:"unusable"`        // lines on its stdout that were no message
-	Unattributed int       `json:"unattributed"`    // its messages that could be for any of several clients, and were dropped
+	Unattributed int       `json:"unattributed"`    // its messages for an unknown one of several clients, which were dropped
 	Stderr       []string  `json:"stderr,omitzero"` // its last lines
 }
 
 // A Session is the session of one client, or of all requests of one principal.
 type Session struct {
 	ID        string    `json:"id"`                 // as in the log
-	Client    string    `json:"client,omitzero"`    // what the client calls itself; "" if it has not said
-	Principal string    `json:"principal,omitzero"` // whose it is, for a session of a principal
+	Client    string    `json:"client,omitzero"`    // the client's name for itself; "" if not given
+	Principal string    `json:"principal,omitzero"` // of the session, if it belongs to a principal
 	Transport string    `json:"transport"`          // stdio, websocket, http or http+sse
-	Era       string    `json:"era"`                // "legacy", "modern", or "" if that is not known yet
+	Era       string    `json:"era"`                // "legacy" or "modern"; "" if not known yet
 	Began     time.Time `json:"began"`
-	InFlight  int       `json:"inFlight"` // calls that are not answered; subscriptions are none
+	InFlight  int       `json:"inFlight"` // unanswered requests without subscriptions
 	Listens   int       `json:"listens"`  // open subscriptions
 
 	QueuedBytes int `json:"queuedBytes"`      // that wait until the client reads
@@ -99,11 +103,11 @@ type Link struct {
 	Name      string   `json:"name"`
 	Up        bool     `json:"up"`
 	Required  bool     `json:"required,omitzero"`   // readiness waits for it
-	Why       string   `json:"why,omitzero"`        // it is not up: in words that follow its name
+	Why       string   `json:"why,omitzero"`        // it is down, in words that follow its name
 	Lost      int      `json:"lost"`                // how often it was lost
-	Upstreams []string `json:"upstreams,omitempty"` // that its host has announced and clients get, by name; kept while the link is lost
+	Upstreams []string `json:"upstreams,omitempty"` // announced and offered, by name; kept while the link is lost
 
-	Rejected []Rejection `json:"rejected,omitempty"` // others that its host has announced
+	Rejected []Rejection `json:"rejected,omitempty"` // announced and not offered
 }
 
 // Health is the output of healthcheck.
@@ -111,3 +115,72 @@ type Health struct {
 	OK   bool     `json:"ok"`   // the process is ready, or runs if that was the question
 	Says []string `json:"says"` // the lines of its answer
 }
+
+// Calls are the requests of clients in flight. Its JSON is that of /calls.
+type Calls struct {
+	Now     time.Time     `json:"now"`
+	Calls   []OpenRequest `json:"calls"`   // the oldest first
+	LeftOut int           `json:"leftOut"` // younger ones that are not in the list
+}
+
+// An OpenRequest is an unanswered request of a client. A host does not know the client.
+type OpenRequest struct {
+	Session   string    `json:"session"`            // as in the log
+	Client    string    `json:"client,omitzero"`    // the client's name for itself; "" if not given
+	Principal string    `json:"principal,omitzero"` // of the session, if it belongs to a principal
+	Transport string    `json:"transport,omitzero"` // of the session; "" on a host
+	Era       string    `json:"era"`                // "legacy" or "modern"
+	Method    string    `json:"method"`             // "other" if MCP does not have it
+	Upstream  string    `json:"upstream,omitzero"`  // that works on it; "" for none or several
+	Tool      string    `json:"tool,omitzero"`      // the upstream's name for it; "" for none
+	Began     time.Time `json:"began"`              // when it arrived
+	WaitsFor  Wait      `json:"waitsFor"`
+	Detail    string    `json:"detail,omitzero"` // of the wait, in a few words; "" for none
+}
+
+// A Wait is what a request waits for, in one word.
+type Wait string
+
+// Waits.
+const (
+	ForUpstream Wait = "upstream" // its server is working on it
+	ForStart    Wait = "start"    // its server is starting
+	ForBackOff  Wait = "back-off" // its server restarts at the time in Detail
+	ForLink     Wait = "link"     // the link to its host is down
+	ForLogin    Wait = "login"    // a login is needed
+	ForClient   Wait = "client"   // the client has not answered a question of the server
+	ForRoom     Wait = "room"     // its server does not read, or has reached its limit
+	ForProxy    Wait = "proxy"    // the proxy is working on it, and may ask several servers
+)
+
+// A ConnectInfo is what a client sees at the address of serve before it connects: names and states, and no messages.
+// It has no upstreams that the client may not know.
+type ConnectInfo struct {
+	URL       string    `json:"url,omitzero"` // how clients reach the proxy, without a path; "" for the address that they used
+	Proof     []string  `json:"proof"`        // ByToken, ByLogin, ByCertificate: what proves a client's identity; empty: nothing is needed
+	Upstreams []Offered `json:"upstreams"`    // those that run here first, each in config order
+	Operators []string  `json:"operators"`    // URLs of the page for operators; empty: it is only on a Unix socket
+}
+
+// Offered is an upstream that a client may use.
+type Offered struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // Idle, Starting, Running, Failing, Elsewhere or Away
+}
+
+// States of upstreams for clients.
+const (
+	Idle      = "idle" // no server runs; one starts on the next request
+	Starting  = "starting"
+	Running   = "running"
+	Failing   = "failing"   // a server ended or did not start, and none runs
+	Elsewhere = "elsewhere" // behind a link that is up
+	Away      = "away"      // behind a link that is down
+)
+
+// Proofs of a client's identity.
+const (
+	ByToken       = "token"       // from an operator
+	ByLogin       = "login"       // the token of an authorization server
+	ByCertificate = "certificate" // of TLS
+)

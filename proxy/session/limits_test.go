@@ -9,7 +9,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -211,7 +210,7 @@ func TestRateOfNotifications(t *testing.T) {
 		refused = 0
 		w.configure(func(p *Router) {
 			p.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{Rate: 0.5}})
-			p.Hooks.Refused = func(observe.Refusal) { refused++ }
+			p.Hooks.Refused = func(string) { refused++ }
 		})
 		w.initialize()
 		w.list() // which are two requests of the ten

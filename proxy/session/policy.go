@@ -9,7 +9,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -339,7 +338,7 @@ func (s *session) refuseWith(r *request, err *jsonrpc.Error, why *identity.Refus
 
 func (s *session) observeRefused(why *identity.Refusal) {
 	if tell := s.router.Hooks.Refused; tell != nil {
-		tell(observe.Refusal{Reason: why.Reason()})
+		tell(why.Reason())
 	}
 }
 

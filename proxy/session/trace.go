@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -73,7 +74,7 @@ func (c *call) target() string {
 
 // listedBy returns the tool or prompt that c is for as the upstream lists it; nil if it does
 // not, as far as is known.
-func (r *request) listedBy(u *upstreamConn) *observe.Listed {
+func (r *request) listedBy(u *upstreamConn) *atomic.Value {
 	switch {
 	case r.tool != "":
 		return u.lists.table(r.view, catalog.Tools).Kept(r.tool)

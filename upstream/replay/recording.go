@@ -62,8 +62,8 @@ type recordLine struct {
 	Messages  int             `json:"messages"`
 	Error     json.RawMessage `json:"error"` // of a last line: a text, why the recording is not whole
 
-	Side     observe.Side    `json:"side"`
-	Way      observe.Way     `json:"way"`
+	Side     string          `json:"side"`
+	Way      string          `json:"way"`
 	Session  string          `json:"session"`
 	Upstream string          `json:"upstream"`
 	Of       json.RawMessage `json:"of"`

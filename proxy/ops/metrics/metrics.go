@@ -87,7 +87,7 @@ func (m *Metrics) Hooks() observe.Hooks {
 		UpstreamStarted: m.started,
 		UpstreamEnded:   m.ended,
 		LinkLost:        func(l observe.Link, _ observe.End) { m.losses.get(l.Name, other).Add(1) },
-		Refused:         func(r observe.Refusal) { m.refusals.get(r.Reason, other).Add(1) },
+		Refused:         func(reason string) { m.refusals.get(reason, other).Add(1) },
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func ours(text string) (lines []string) {
 func everything() (*Metrics, observe.Snapshot) {
 	m := New("v1.2.3")
 	h := m.Hooks()
-	call := observe.Request{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+	call := observe.Request{Account: "token:ci", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(atomic.Value)}
 	h.RequestEnded(call, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
 	request := observe.Call{Upstream: "files", Method: "tools/call", Listed: call.Listed}
 	h.CallEnded(request, observe.End{Took: 10 * time.Minute, Outcome: observe.Closed, Cause: "exited"})
@@ -53,7 +54,7 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.UpstreamStarted(observe.Upstream{Name: "files", Failures: 1})
 	h.UpstreamEnded(observe.Upstream{Name: "files"}, observe.End{Took: 3 * time.Second, Outcome: observe.Failed, Cause: "exited"})
 	h.LinkLost(observe.Link{Name: "far"}, observe.End{})
-	h.Refused(observe.Refusal{Reason: "invalid_token"})
+	h.Refused("invalid_token")
 	return m, observe.Snapshot{
 		Process:   observe.Process{MaxSessions: 9},
 		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "stopping"}},
@@ -118,7 +119,7 @@ func TestMetrics(t *testing.T) {
 func TestSeriesOfListed(t *testing.T) {
 	m := New("")
 	h := m.Hooks()
-	prompt := new(observe.Listed)
+	prompt := new(atomic.Value)
 	for range 2 {
 		for _, method := range []string{"prompts/get", "completion/complete"} {
 			for _, outcome := range []observe.Outcome{observe.OK, observe.Cancelled, observe.OK} {
@@ -151,7 +152,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	for i := range 100_000 {
 		made := observe.Request{Account: "anonymous", Method: "tools/call", Upstream: "sole", Tool: fmt.Sprint("made up ", i)}
 		h.RequestEnded(made, observe.End{Outcome: observe.Failed, Code: -i})
-		listed := observe.Request{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: new(observe.Listed)}
+		listed := observe.Request{Account: fmt.Sprint("user:", i), Method: "tools/call", Upstream: "many", Tool: fmt.Sprint("tool", i), Listed: new(atomic.Value)}
 		h.RequestEnded(listed, observe.End{Outcome: observe.OK})
 	}
 	text := scrape(t, m, "text/plain", observe.Snapshot{})
@@ -251,7 +252,7 @@ func BenchmarkCallParallel(b *testing.B) {
 
 // aCall returns what tells hooks of one call and its request.
 func aCall(h observe.Hooks) func() {
-	call := observe.Request{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+	call := observe.Request{Account: "anonymous", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(atomic.Value)}
 	request := observe.Call{Upstream: "files", Method: "tools/call", Listed: call.Listed}
 	end := observe.End{Took: 3 * time.Millisecond, Outcome: observe.OK}
 	return func() {

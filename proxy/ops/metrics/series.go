@@ -41,7 +41,7 @@ func orFound[V any](at *atomic.Pointer[V], find func() *V) *V {
 }
 
 // seriesIn returns the series kept with a list entry; nil for failures and for names that are not listed.
-func seriesIn(l *observe.Listed, method string, outcome observe.Outcome) *series {
+func seriesIn(l *atomic.Value, method string, outcome observe.Outcome) *series {
 	if l == nil || outcome != observe.OK {
 		return nil
 	}

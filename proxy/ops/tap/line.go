@@ -22,7 +22,7 @@ type line struct {
 	from *sender
 	in   bool
 
-	kind     observe.Kind
+	kind     string
 	method   string
 	id       jsonrpc.ID // zero for one that is too long
 	tool     string
@@ -43,7 +43,7 @@ type sender struct {
 
 func newSender(at *observe.Point, client, principal string) *sender {
 	s := &sender{at: at, client: client, principal: principal}
-	head := func(way observe.Way) []byte {
+	head := func(way string) []byte {
 		b := append([]byte(`,"side":"`), at.Side...)
 		b = append(b, `","way":"`...)
 		b = append(b, way...)

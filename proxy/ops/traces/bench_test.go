@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func BenchmarkCall(b *testing.B) {
 			t := New(Settings{Endpoint: at.URL, Sample: &part})
 			t.Start()
 			defer t.Shutdown(b.Context())
-			call := observe.Request{Session: "abcdefgh", Account: "anonymous", Era: "legacy", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(observe.Listed)}
+			call := observe.Request{Session: "abcdefgh", Account: "anonymous", Era: "legacy", Method: "tools/call", Upstream: "files", Tool: "read", Listed: new(atomic.Value)}
 			request := observe.Call{Session: "abcdefgh", Upstream: "files", Era: "legacy", Method: "tools/call"}
 			end := observe.End{Took: time.Millisecond, Outcome: observe.OK}
 			b.ReportAllocs()
