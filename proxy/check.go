@@ -216,3 +216,14 @@ func (c *checker) tls(key, ca string, files config.TLS) {
 		c.found(key+".cert", fmt.Errorf("does not match its key: %w", err))
 	}
 }
+
+// checkClients reports what clients prove themselves with and what cannot be read.
+func checkClients(cfg *config.Config) error {
+	c := newChecker(cfg)
+	c.clientTokens(cfg)
+	c.issuers(cfg)
+	if c.problems != nil {
+		return c.problems
+	}
+	return nil
+}

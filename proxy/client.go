@@ -2,22 +2,14 @@ package proxy
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
-	"github.com/mcp-proxy/mcp-proxy/config"
-	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
-	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
@@ -31,27 +23,6 @@ type Client struct {
 	end  context.CancelFunc
 	over chan struct{} // closed when nothing of it runs any more
 }
-
-// Client begins a session for this program, with one upstream, or with all if that is "". To policies it is the
-// operator. When ctx is done before initialize is answered, the session ends.
-func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
-	p.start()
-	if !p.inside.enter() {
-		return nil, jsonrpc.ErrClosed
-	}
-	near, far := jsonrpc.Pipe()
-	go func() {
-		defer p.inside.leave()
-		_ = p.router.Serve(p.serving, identity.TheOperator, upstream, inProgram{far}) // near hears why
-	}()
-	return newClient(ctx, near)
-}
-
-// An inProgram is a client's Conn that ends in this program.
-type inProgram struct{ *jsonrpc.PipeConn }
-
-// Transport says how it is carried.
-func (inProgram) Transport() string { return "program" }
 
 // newClient returns a client on c, which it owns. It has completed initialize.
 func newClient(ctx context.Context, c jsonrpc.Conn) (*Client, error) {
@@ -253,56 +224,6 @@ type Missing struct {
 	Why  string `json:"why"` // in words that follow the name
 }
 
-// Offer asks for all tools, and for everything else if all is true. It knows which upstreams of this process are missing,
-// provided that there is no other client.
-func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
-	o := &Offer{Tools: []json.RawMessage{}}
-	lists := []struct {
-		method, member string
-		into           *[]json.RawMessage
-	}{
-		{mcp.MethodToolsList, "tools", &o.Tools},
-		{mcp.MethodPromptsList, "prompts", &o.Prompts},
-		{mcp.MethodResourcesList, "resources", &o.Resources},
-		{mcp.MethodTemplatesList, "resourceTemplates", &o.Templates},
-	}
-	for _, l := range lists {
-		capability := cmp.Or(map[string]string{"resourceTemplates": "resources"}[l.member], l.member)
-		if !c.Offers(capability) || !all && l.member != "tools" {
-			continue
-		}
-		found, err := c.List(ctx, l.method, l.member)
-		o.Missing = p.missing()
-		if _, answered := errors.AsType[*AnswerError](err); err != nil && !(answered && len(o.Missing) > 0) { // else those would have listed
-			return nil, fmt.Errorf("%s: %w", l.method, err)
-		}
-		*l.into = append(*l.into, found...)
-	}
-	o.Missing = p.missing()
-	return o, nil
-}
-
-// missing returns the upstreams and links that are not available to the only client.
-func (p *Proxy) missing() (all []Missing) {
-	byName := representative(p.host.host.Status())
-	for _, u := range p.host.configured() {
-		s, seen := byName[u]
-		switch {
-		case seen && s.State == upstream.StateRunning:
-		case s.Says != "":
-			all = append(all, Missing{u, s.Says})
-		case seen && s.State == upstream.StateStarting:
-			all = append(all, Missing{u, "is still starting"})
-		}
-	}
-	for _, l := range p.links.snapshot() {
-		if !l.Up {
-			all = append(all, Missing{l.Name, l.Why})
-		}
-	}
-	return all
-}
-
 // representative returns, of each upstream, the status that says most about its availability: a running server, else
 // one with a failure. A server that was only asked for its era says nothing.
 func representative(all []upstream.Status) map[string]upstream.Status {
@@ -314,47 +235,4 @@ func representative(all []upstream.Status) map[string]upstream.Status {
 		}
 	}
 	return byName
-}
-
-// Narrow returns a configuration with only the upstream that the name of a tool names, if it names one: nothing else has
-// to start then. Names stay what they were.
-func Narrow(cfg *config.Config, tool string) *config.Config {
-	narrow := Quiet(cfg)
-	u, _ := named(cfg, tool)
-	if u == nil || len(cfg.Upstreams)+len(cfg.Links) < 2 {
-		return narrow
-	}
-	narrow.Upstreams, narrow.Links = []config.Upstream{*u}, nil
-	return narrow
-}
-
-// runs returns a configuration with the upstreams that run here now.
-func (h *hosting) runs() *config.Config {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	cfg := &config.Config{}
-	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
-		cfg.Upstreams = append(cfg.Upstreams, h.configs[name])
-	}
-	return cfg
-}
-
-// named returns the upstream of a configuration that the name of a tool begins with, by its prefix or
-// as policies call it, and the rest of the name; nil for none. A sole upstream has all names.
-func named(cfg *config.Config, tool string) (found *config.Upstream, rest string) {
-	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
-	sole := len(cfg.Upstreams) == 1 && len(cfg.Links) == 0
-	longest := ""
-	for i := range cfg.Upstreams {
-		u := &cfg.Upstreams[i]
-		for _, prefix := range []string{naming.Prefix(u.Name, u.Prefix, !sole), policy.Name(u.Name, "")} {
-			if len(prefix) > len(longest) && strings.HasPrefix(tool, prefix) {
-				found, longest = u, prefix
-			}
-		}
-	}
-	if found == nil && sole {
-		found = &cfg.Upstreams[0]
-	}
-	return found, strings.TrimPrefix(tool, longest)
 }

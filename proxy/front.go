@@ -1,23 +1,24 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
-	"net"
+	"log/slog"
 	"net/http"
-	"net/url"
+	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/proxy/auth"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
-	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
 // A front is the front end for clients on HTTP, with /link besides, while hosts may
@@ -67,15 +68,6 @@ func (f *front) mayListen(next proofPlan) error {
 	return g.Check()
 }
 
-// allowedHosts are those of the configuration, and the name by which clients reach us.
-func allowedHosts(cfg *config.Config) []string {
-	public, err := url.Parse(cfg.PublicURL)
-	if err != nil || public.Hostname() == "" {
-		return cfg.AllowedHosts
-	}
-	return append(slices.Clip(cfg.AllowedHosts), public.Hostname())
-}
-
 // start looks after what clients prove themselves with until ctx ends. Whoever ends it
 // waits for f.keys.
 func (f *front) start(ctx context.Context) {
@@ -109,92 +101,129 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.links.ServeHTTP(w, r)
 }
 
-// newConnectPage returns the page at / of serve. There is none where any Host is allowed: then a page
-// of anybody, under a name that leads here, could read it.
-func newConnectPage(cfg *config.Config, p *Proxy) *ops.ConnectPage {
-	if slices.Contains(cfg.AllowedHosts, "*") {
-		return nil
-	}
-	return &ops.ConnectPage{Guard: &p.front.Guard, Tell: func(who *identity.Identity, r *http.Request) observe.ConnectInfo {
-		return p.connectInfo(who, r, cfg.PublicURL)
-	}}
+// The proofs are what clients on HTTP prove themselves with, as configured. What is the same
+// after a reload goes on as it is: its keys are known, and what clients have opened stays.
+type proofs struct {
+	// Static after construction.
+	static *config.Config // of which publicURL and tls do not change
+	log    *slog.Logger
+
+	current *auth.Current
+	tokens  map[config.NamedToken]*auth.Token // guarded by Proxy.reloading, as the field below
+	issuers []trusted
 }
 
-func proofsOf(cfg *config.Config) []string {
-	all := []string{}
-	if cfg.TokenFile != "" || len(cfg.Auth.Tokens) > 0 {
-		all = append(all, observe.ByToken)
+// A trusted is an issuer of tokens, and how it is configured.
+type trusted struct {
+	config config.Issuer
+	issuer *jwt.Issuer
+}
+
+func newProofs(cfg *config.Config, log *slog.Logger) *proofs {
+	p := &proofs{static: cfg, log: log, current: auth.NewCurrent(nil)}
+	p.adopt(p.plan(cfg))
+	return p
+}
+
+// A proofPlan is what proofs are going to be.
+type proofPlan struct {
+	clients *auth.Clients
+	tokens  map[config.NamedToken]*auth.Token
+	issuers []trusted
+}
+
+// plan returns what clients prove themselves with by another configuration. It changes
+// nothing.
+func (p *proofs) plan(cfg *config.Config) (next proofPlan) {
+	next.clients = &auth.Clients{PublicURL: p.static.PublicURL, Certificates: p.static.TLS.ClientCA != ""}
+	next.tokens = make(map[config.NamedToken]*auth.Token)
+	for _, t := range staticTokens(cfg) {
+		known := p.tokens[t]
+		if known == nil {
+			known = auth.NewToken(t.Name, secretfile.Token(t.TokenFile), p.log)
+		}
+		next.tokens[t] = known
+		next.clients.Tokens = append(next.clients.Tokens, known)
 	}
-	if len(cfg.Auth.JWT) > 0 {
-		all = append(all, observe.ByLogin)
+	for _, i := range cfg.Auth.JWT {
+		i.Key = ""
+		at := slices.IndexFunc(p.issuers, func(known trusted) bool { return reflect.DeepEqual(known.config, i) })
+		one := trusted{i, nil}
+		if at >= 0 {
+			one = p.issuers[at]
+		} else {
+			one.issuer = p.trust(i)
+		}
+		next.issuers = append(next.issuers, one)
+		next.clients.Issuers = append(next.clients.Issuers, one.issuer)
 	}
-	if cfg.TLS.ClientCA != "" {
-		all = append(all, observe.ByCertificate)
+	return next
+}
+
+func (p *proofs) adopt(next proofPlan) {
+	p.tokens, p.issuers = next.tokens, next.issuers
+	p.current.Replace(next.clients)
+}
+
+// staticTokens are those of a configuration. That of tokenFile is called default.
+func staticTokens(cfg *config.Config) (all []config.NamedToken) {
+	if cfg.TokenFile != "" {
+		all = append(all, config.NamedToken{Name: "default", TokenFile: cfg.TokenFile})
+	}
+	for _, t := range cfg.Auth.Tokens {
+		t.Key = "" // the same token may move in the file
+		all = append(all, t)
 	}
 	return all
 }
 
-// connectInfo returns what a client may know that has reached us at publicURL.
-func (p *Proxy) connectInfo(who *identity.Identity, r *http.Request, publicURL string) observe.ConnectInfo {
-	told := observe.ConnectInfo{URL: publicURL, Proof: proofsOf(p.config.Load())}
-	told.Upstreams = []observe.Offered{}
-	told.Operators = p.operators.pages(r.Host)
-	grant, states := p.router.Policies.For(who), availabilityOf(p.host.host.Status())
-	for _, u := range p.links.offered() {
-		if !grant.Sees(u.Name) {
-			continue
-		}
-		if u.State == "" {
-			u.State = states[u.Name]
-		}
-		if u.State == "" {
-			u.State = observe.Idle
-		}
-		told.Upstreams = append(told.Upstreams, u)
+func (p *proofs) trust(i config.Issuer) *jwt.Issuer {
+	return &jwt.Issuer{
+		Name: i.Issuer, Audience: i.Audience, Algorithms: i.Algorithms, Skew: i.Skew,
+		Principal: i.Principal, Scopes: i.Scopes,
+		Keys: jwt.NewKeys(i.Issuer, i.JWKSURL, i.JWKSFile, p.log),
 	}
-	return told
 }
 
-// availabilityOf says what upstreams are at, by name: that of their servers which is best for
-// a client.
-func availabilityOf(servers []upstream.Status) map[string]string {
-	ranks := []string{"", observe.Failing, observe.Starting, observe.Running}
-	all := make(map[string]string)
-	for _, s := range servers {
-		now := ""
-		switch {
-		case s.State == upstream.StateRunning:
-			now = observe.Running
-		case s.State == upstream.StateStarting:
-			now = observe.Starting
-		case s.Failed > 0:
-			now = observe.Failing
-		}
-		if slices.Index(ranks, now) > slices.Index(ranks, all[s.Upstream]) {
-			all[s.Upstream] = now
-		}
+// policiesOf returns what clients may by the configuration. The error is a
+// [config.Problems].
+func policiesOf(cfg *config.Config) (*policy.Policies, error) {
+	policies := new(policy.Policies)
+	if _, err := policies.Replace(rulesOf(cfg)); err != nil { // config has refused that; nobody may come past it
+		return nil, config.Problems{{Source: cfg.File, Key: "policies", Text: err.Error()}}
 	}
-	return all
+	return policies, nil
 }
 
-// pages are the URLs of the page for operators, for somebody who has reached us at a host. It
-// is on TCP only if there is a token, without which it could show nothing.
-func (o *operators) pages(host string) []string {
-	all := []string{}
-	if o.server.Token == nil {
-		return all
+func rulesOf(cfg *config.Config) (rules []policy.Rule) {
+	for _, p := range cfg.Policies {
+		rules = append(rules, ruleOf(p))
 	}
-	for _, l := range o.web.listeners {
-		at, ok := l.Addr().(*net.TCPAddr)
-		if !ok {
-			continue
-		}
-		address := at.AddrPort()
-		if name := (&url.URL{Host: host}).Hostname(); address.Addr().IsUnspecified() && name != "" {
-			all = append(all, "http://"+net.JoinHostPort(name, strconv.Itoa(at.Port))+"/")
-			continue
-		}
-		all = append(all, "http://"+address.String()+"/")
+	return rules
+}
+
+func ruleOf(p config.Policy) policy.Rule {
+	return policy.Rule{
+		Key: p.Key,
+		Who: policy.Who{
+			Any: p.Who.Any, Anonymous: p.Who.Anonymous, Operator: p.Who.Operator,
+			Token: p.Who.Token, User: identity.UserName(p.Who.User), Certificate: p.Who.Certificate,
+			Issuer: p.Who.Issuer, Principal: p.Who.Principal, Claims: p.Who.Claims,
+		},
+		Tools:     policy.Globs(p.Tools),
+		Prompts:   policy.Globs(p.Prompts),
+		Resources: policy.Globs(p.Resources),
+		Scopes:    p.Scopes,
+		Limits:    policy.Limits(p.Limits),
 	}
-	return all
+}
+
+// admitOf returns who may begin a session. The log names the rule by which one may not.
+func admitOf(policies *policy.Policies, log *slog.Logger) func(*identity.Identity) (leave func(), refusal *identity.Refusal) {
+	return func(who *identity.Identity) (leave func(), refusal *identity.Refusal) {
+		if leave, refusal = policies.Admit(who); refusal != nil {
+			log.Debug("session refused by a policy", "principal", who.String(), "rule", cmp.Or(policies.For(who).Rule(), "none"), "cause", refusal.Text)
+		}
+		return leave, refusal
+	}
 }

@@ -148,7 +148,7 @@ func (h *Host) Unready() { h.operators.draining.Store(true) }
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.Unready()
 	h.half.required.stop()
-	b := newBudget(ctx, h.half, 0)
+	b := newBudget(ctx, h.half.longestStop(), 0, h.half.force)
 	h.half.finish(b.drain)
 	h.hangUp()
 	if h.listener != nil {

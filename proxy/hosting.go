@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -126,13 +125,6 @@ func (h *hosting) longestStop() (longest time.Duration) {
 	return longest
 }
 
-// runsOn reports whether an upstream is what it was, though it may have other names, or be
-// required now.
-func runsOn(old, now config.Upstream) bool {
-	old.Prefix, old.Required = now.Prefix, now.Required
-	return reflect.DeepEqual(old, now)
-}
-
 // streamsEach is how many streams a client may have to an upstream: one in each era.
 const streamsEach = 2
 
@@ -170,26 +162,6 @@ func (h *hosting) busy() bool {
 		}
 	}
 	return inFlight > h.bridge.Suspended()
-}
-
-// snapshot returns the servers that run.
-func (h *hosting) snapshot() []observe.Upstream {
-	var all []observe.Upstream
-	for _, s := range h.host.Status() {
-		if !s.Lives() {
-			continue
-		}
-		var speaks []string
-		for _, era := range s.Speaks {
-			speaks = append(speaks, string(era))
-		}
-		all = append(all, observe.Upstream{
-			Name: s.Upstream, Session: s.Key[:min(len(s.Key), 8)], Era: string(s.Era), Speaks: speaks,
-			State: string(s.State), Failures: s.Failures,
-			PID: s.PID, Started: s.Started, InFlight: s.InFlight, Unusable: s.Unusable, Unattributed: s.Unattributed, Stderr: s.Stderr,
-		})
-	}
-	return all
 }
 
 // stop ends what outlives its streams, as it wishes, or at once when it was forced to.
@@ -251,58 +223,6 @@ func (h *hosting) remote(name string) *remoteServer {
 
 var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}
 
-// linkedProxies are the proxies elsewhere that have links to a host, and those that
-// had one not long ago. What the host keeps for a proxy outlives its last link for a
-// while: the proxy may dial again.
-type linkedProxies struct {
-	keptFor time.Duration
-	forget  func(proxy string, last bool) // ends what is kept for a proxy; last: there is no other
-
-	mu   sync.Mutex // guards the fields below, and keptFor once there are links
-	byID map[string]*linkedProxy
-}
-
-type linkedProxy struct {
-	links int
-	gone  time.Time // when the last one ended
-}
-
-func (ps *linkedProxies) linked(proxy string) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if ps.byID[proxy] == nil {
-		if ps.byID == nil {
-			ps.byID = make(map[string]*linkedProxy)
-		}
-		ps.byID[proxy] = &linkedProxy{}
-	}
-	ps.byID[proxy].links++
-}
-
-func (ps *linkedProxies) unlinked(proxy string) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	p := ps.byID[proxy]
-	if p.links--; p.links == 0 {
-		p.gone = time.Now()
-		time.AfterFunc(ps.keptFor, func() { ps.expire(proxy) }) // after the host's stop there is nothing left
-	}
-}
-
-func (ps *linkedProxies) expire(proxy string) {
-	ps.mu.Lock()
-	p := ps.byID[proxy]
-	gone := p != nil && p.links == 0 && time.Since(p.gone) >= ps.keptFor
-	if gone {
-		delete(ps.byID, proxy)
-	}
-	last := len(ps.byID) == 0
-	ps.mu.Unlock()
-	if gone {
-		ps.forget(proxy, last)
-	}
-}
-
 // open attaches a stream without a link. Whoever gets it closes it, and the host waits for the end.
 func (h *hosting) open(_ context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	near, far := jsonrpc.Pipe()
@@ -332,3 +252,66 @@ func (a *attached) Recv() (*jsonrpc.Message, error) {
 	}
 	return m, err
 }
+
+// runs returns a configuration with the upstreams that run here now.
+func (h *hosting) runs() *config.Config {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cfg := &config.Config{}
+	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
+		cfg.Upstreams = append(cfg.Upstreams, h.configs[name])
+	}
+	return cfg
+}
+
+// A localLink is the link within the process, to what runs here.
+type localLink struct {
+	client link.Client
+	host   *hosting
+	log    *slog.Logger
+	hooks  observe.Hooks   // of which Happened is called
+	ctx    context.Context // of the link; set by start
+	wg     sync.WaitGroup  // both ends
+}
+
+func newLocalLink(cfg *config.Config, host *hosting, o Options) *localLink {
+	l := &localLink{host: host, log: o.Log, hooks: o.Hooks}
+	l.client = link.Client{
+		Log: o.Log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)), Lost: l.lost,
+	}
+	return l
+}
+
+// start keeps the link up until ctx ends.
+func (l *localLink) start(ctx context.Context) {
+	l.ctx = ctx
+	l.wg.Go(func() { l.keep(ctx) })
+}
+
+// lost tells of the end of a link.
+func (l *localLink) lost(event string, err error) {
+	if tell := l.hooks.Happened; tell != nil && l.ctx.Err() == nil {
+		tell(linkEvent(event, "the link within the process was lost", err, time.Time{}))
+	}
+}
+
+// keep keeps the link up until ctx ends. Nothing that clients do ends it: if it ends
+// all the same, its streams do, and there is another.
+func (l *localLink) keep(ctx context.Context) {
+	for ctx.Err() == nil {
+		near, far := link.Ring()
+		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends for the same reason
+		if err := l.client.Serve(ctx, near); ctx.Err() == nil {
+			l.log.Error("link within the process lost", "err", err)
+			select {
+			case <-time.After(pauseBefore):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// pauseBefore another link is less than openings of streams wait for it.
+const pauseBefore = 100 * time.Millisecond
+
+func (l *localLink) wait() { l.wg.Wait() }

@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -276,13 +278,6 @@ func (ls *links) lost(f *remoteLink, event string, err error) {
 	}
 }
 
-// linkEvent returns the event of the end of a link that was up since began.
-func linkEvent(id, what string, err error, began time.Time) observe.Event {
-	e := observe.EventOf(observe.LinkEnded, "", &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: id, Err: err})
-	e.What, e.Began = what, began
-	return e
-}
-
 func (ls *links) losses(f *remoteLink) int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -387,4 +382,51 @@ func (ls *links) ownedLocked(f *remoteLink) []string {
 		}
 	}
 	return names
+}
+
+// rejectLocked takes over what is not offered of what a host has announced. Of each there
+// is one event, in the log here and there.
+func (ls *links) rejectLocked(f *remoteLink, refused []rejection) {
+	var here []observe.Rejection
+	there := []link.Rejection{}
+	for _, r := range refused {
+		id := ls.notOfferedLocked(f, r)
+		here = append(here, observe.Rejection{Upstream: r.upstream, Why: r.err.Error(), Event: id})
+		tells := r.err.Error()
+		if why, ok := errors.AsType[*refusal](r.err); ok {
+			tells = why.there
+		}
+		there = append(there, link.Rejection{Upstream: r.upstream, Why: tells, Event: id})
+	}
+	if len(here)+len(f.rejected) > 0 {
+		f.client.Reject(there)
+	}
+	f.rejected = here
+}
+
+// A rejection is an announced upstream that is not offered, and why: a [*refusal], or what is
+// wrong with its settings.
+type rejection struct {
+	upstream string
+	err      error
+}
+
+// notOfferedLocked returns the event of a rejection, which the log has once.
+func (ls *links) notOfferedLocked(f *remoteLink, r rejection) string {
+	key := fmt.Sprint(f.config.Key, " ", r.upstream, " ", r.err)
+	if id := ls.told[key]; id != "" {
+		return id
+	}
+	id := jsonrpc.NewEvent()
+	if len(ls.told) >= maxTold {
+		return id
+	}
+	ls.told[key] = id
+	f.log.Error("announced upstream not offered", "upstream", r.upstream, "event", id, "err", r.err)
+	if tell := ls.hooks.Happened; tell != nil {
+		e := notOffered(r.upstream, id, r.err.Error())
+		e.Link = f.config.Name
+		tell(e)
+	}
+	return id
 }

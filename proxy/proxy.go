@@ -1,8 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,6 +27,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
+	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -310,7 +315,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.once.Do(func() {}) // what has not started never will
 	p.Unready()
 	p.host.required.stop()
-	b := newBudget(ctx, p.host, hangUpTime)
+	b := newBudget(ctx, p.host.longestStop(), hangUpTime, p.host.force)
 	p.front.leave()
 	p.router.Shutdown(b.drain)
 	p.cut() // what did not finish in time hears so now
@@ -331,3 +336,74 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 
 // Close is Shutdown without any time.
 func (p *Proxy) Close() error { return closeNow(p.Shutdown) }
+
+// Client begins a session for this program, with one upstream, or with all if that is "". To policies it is the
+// operator. When ctx is done before initialize is answered, the session ends.
+func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
+	p.start()
+	if !p.inside.enter() {
+		return nil, jsonrpc.ErrClosed
+	}
+	near, far := jsonrpc.Pipe()
+	go func() {
+		defer p.inside.leave()
+		_ = p.router.Serve(p.serving, identity.TheOperator, upstream, inProgram{far}) // near hears why
+	}()
+	return newClient(ctx, near)
+}
+
+// An inProgram is a client's Conn that ends in this program.
+type inProgram struct{ *jsonrpc.PipeConn }
+
+// Transport says how it is carried.
+func (inProgram) Transport() string { return "program" }
+
+// Offer asks for all tools, and for everything else if all is true. It knows which upstreams of this process are missing,
+// provided that there is no other client.
+func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
+	o := &Offer{Tools: []json.RawMessage{}}
+	lists := []struct {
+		method, member string
+		into           *[]json.RawMessage
+	}{
+		{mcp.MethodToolsList, "tools", &o.Tools},
+		{mcp.MethodPromptsList, "prompts", &o.Prompts},
+		{mcp.MethodResourcesList, "resources", &o.Resources},
+		{mcp.MethodTemplatesList, "resourceTemplates", &o.Templates},
+	}
+	for _, l := range lists {
+		capability := cmp.Or(map[string]string{"resourceTemplates": "resources"}[l.member], l.member)
+		if !c.Offers(capability) || !all && l.member != "tools" {
+			continue
+		}
+		found, err := c.List(ctx, l.method, l.member)
+		o.Missing = p.missing()
+		if _, answered := errors.AsType[*AnswerError](err); err != nil && !(answered && len(o.Missing) > 0) { // else those would have listed
+			return nil, fmt.Errorf("%s: %w", l.method, err)
+		}
+		*l.into = append(*l.into, found...)
+	}
+	o.Missing = p.missing()
+	return o, nil
+}
+
+// missing returns the upstreams and links that are not available to the only client.
+func (p *Proxy) missing() (all []Missing) {
+	byName := representative(p.host.host.Status())
+	for _, u := range p.host.configured() {
+		s, seen := byName[u]
+		switch {
+		case seen && s.State == upstream.StateRunning:
+		case s.Says != "":
+			all = append(all, Missing{u, s.Says})
+		case seen && s.State == upstream.StateStarting:
+			all = append(all, Missing{u, "is still starting"})
+		}
+	}
+	for _, l := range p.links.snapshot() {
+		if !l.Up {
+			all = append(all, Missing{l.Name, l.Why})
+		}
+	}
+	return all
+}

@@ -139,14 +139,6 @@ func (r *required) keep(u *requiredUpstream) {
 	}
 }
 
-// rest sleeps for d, or until ctx is done.
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
 // watch returns when a shared server is gone.
 func (r *required) watch(u *requiredUpstream) {
 	for rest(u.ctx, lookPause); u.ctx.Err() == nil; rest(u.ctx, lookPause) {

@@ -37,16 +37,16 @@ type budget struct {
 	ctx      context.Context
 }
 
-// newBudget returns the budget until ctx is done. hangUp is how long sessions may take
-// to hang up, before the upstreams of h end by force.
-func newBudget(ctx context.Context, h *hosting, hangUp time.Duration) *budget {
+// newBudget returns the budget until ctx is done. It keeps the time stop for upstreams that stop by themselves,
+// and calls force when the time is used up, but not before sessions had the time hangUp.
+func newBudget(ctx context.Context, stop, hangUp time.Duration, force func()) *budget {
 	b := &budget{ctx: ctx}
 	left, reserve := time.Duration(math.MaxInt64), time.Duration(0)
 	if deadline, ok := ctx.Deadline(); ok {
-		left, reserve = time.Until(deadline), max(h.longestStop(), tellTime)+stopMargin
+		left, reserve = time.Until(deadline), max(stop, tellTime)+stopMargin
 	}
 	b.drain, b.endDrain = context.WithTimeout(ctx, max(left-reserve, 0))
-	b.force = time.AfterFunc(max(left-forceTime, hangUp), h.force)
+	b.force = time.AfterFunc(max(left-forceTime, hangUp), force)
 	b.stop = context.AfterFunc(ctx, func() {
 		if b.cancelled() {
 			b.force.Reset(hangUp)
@@ -114,4 +114,12 @@ func (g *gate) wait() {
 	g.shut = true
 	g.mu.Unlock()
 	g.wg.Wait()
+}
+
+// rest sleeps for d, or until ctx is done.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }

@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -366,3 +368,12 @@ func (t *webTLS) make(text [3]string) (*tls.Config, error) {
 }
 
 var errNoCertificate = errors.New("holds no certificate in PEM")
+
+// allowedHosts are those of the configuration, and the name by which clients reach us.
+func allowedHosts(cfg *config.Config) []string {
+	public, err := url.Parse(cfg.PublicURL)
+	if err != nil || public.Hostname() == "" {
+		return cfg.AllowedHosts
+	}
+	return append(slices.Clip(cfg.AllowedHosts), public.Hostname())
+}

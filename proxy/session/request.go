@@ -306,7 +306,7 @@ type call struct {
 	began  time.Duration     // when it was sent, by session.now, if a hook wants to know of it
 	over   atomic.Int64      // likewise: when it was answered; zero before
 	ended  observe.Outcome   // likewise: how a result says that it has. Set before over
-	listed *atomic.Value   // likewise: the tool or prompt that it is for. Set before it is sent
+	listed *atomic.Value     // likewise: the tool or prompt that it is for. Set before it is sent
 	trace  observe.CallTrace // set before it is sent; nil: nobody follows it
 }
 
