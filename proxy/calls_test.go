@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
@@ -40,7 +41,7 @@ func TestCallsInFlightTellNoParams(t *testing.T) {
 }
 
 // callsAt waits until operators are told of a call that waits for that, and returns it.
-func callsAt(t *testing.T, socket string, wait proxy.Wait) (found proxy.OpenRequest) {
+func callsAt(t *testing.T, socket string, wait proxy.Wait) (found observe.OpenRequest) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("call that waits for %s", wait), func() bool {
 		var now proxy.Calls

@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -133,7 +134,7 @@ func TestPageNeedsTheToken(t *testing.T) {
 }
 
 // welcomed is what the page at a URL shows.
-func welcomed(t *testing.T, url string, header ...string) (told proxy.ConnectInfo) {
+func welcomed(t *testing.T, url string, header ...string) (told observe.ConnectInfo) {
 	t.Helper()
 	got := visit(t, url+"connect.json", header...)
 	if err := json.Unmarshal([]byte(got.body), &told); err != nil || got.status != 200 {
@@ -152,7 +153,7 @@ func TestPageKeepsPolicies(t *testing.T) {
 			{Key: "policies[0]", Who: config.Who{Token: "ada"}, Tools: config.Tools{Allow: []string{"files__*"}}},
 		},
 	})
-	if told := welcomed(t, url, "Authorization: Bearer ada's"); len(told.Upstreams) != 1 || told.Upstreams[0] != (proxy.Offered{Name: "files", State: "idle"}) {
+	if told := welcomed(t, url, "Authorization: Bearer ada's"); len(told.Upstreams) != 1 || told.Upstreams[0] != (observe.Offered{Name: "files", State: "idle"}) {
 		t.Errorf("ada is told %+v", told)
 	}
 	if told := welcomed(t, url, "Authorization: Bearer ben's"); len(told.Upstreams) != 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 )
 
 // A proxy that runs says where a name leads, by which rule, what hides it, and what its
@@ -106,7 +107,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	if e := explain("gone__x", ""); len(e.Servers) != 0 || e.Failed.Says != "did not start: command not found" || e.Failed.Event == "" {
 		t.Errorf("%+v", e)
 	}
-	if e := explain("gone", ""); e.Kind != proxy.KindUpstream || e.Upstream != "gone" || e.Answer == proxy.AnswerUnknown || e.Failed.Event == "" {
+	if e := explain("gone", ""); e.Kind != proxy.KindUpstream || e.Upstream != "gone" || e.Answer == ops.AnswerUnknown || e.Failed.Event == "" {
 		t.Errorf("%+v", e)
 	}
 	if e := explain("far__greet", ""); e.Link != "tools" || e.Servers != nil || e.Original != "greet" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 )
 
 const explained = `
@@ -81,7 +82,7 @@ func TestExplain(t *testing.T) {
 	if e.Matched != "docs__x" || e.Upstream != "docs" || e.Limits != "rate 1.5/s, inFlight 16, sessions 8" {
 		t.Errorf("%+v", e)
 	}
-	if e, _ := p.Explain("x", "user:0"); e.Upstream != "" || e.Answer != proxy.AnswerUnknown {
+	if e, _ := p.Explain("x", "user:0"); e.Upstream != "" || e.Answer != ops.AnswerUnknown {
 		t.Errorf("%+v", e)
 	}
 }

@@ -21,42 +21,39 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Options say what a configuration does not. The zero value is fit for use.
+// Options are what a configuration does not have. The zero value is ready to use.
 type Options struct {
 	Log   *slog.Logger // nil discards
-	Hooks Hooks        // called for what happens; nil ones are off
+	Hooks Hooks
 
-	// Stdio is set when the only client is that of [Proxy.ServeStdio], which is
-	// whoever runs this program. Errors about a command that did not start then have
-	// its last line on stderr, and a link that waits for its host to dial is a
-	// mistake, since nothing listens.
+	// Stdio is set if [Proxy.ServeStdio] serves the only client, which belongs to the user of this program.
+	// Errors about a command that did not start then have its last line on stderr. A link that waits for its
+	// host to dial is a mistake, since nothing listens.
 	Stdio bool
 
-	// AdminSocket is the path of a Unix socket for operators, which gets mode 0600, besides
-	// the addresses in the configuration. If nobody can listen there the log has a debug line. "" is
-	// none.
+	// AdminSocket is the path of a Unix socket for operators with mode 0600, besides the addresses in the
+	// configuration; "" is none. A failure to listen there is only logged, at debug level.
 	AdminSocket string
 
-	// Listeners are opened already at the addresses that Config.Listen names, by systemd for
-	// example. [Proxy.Listen] takes them, and opens none; the proxy closes them when it ends.
+	// Listeners are already open at the addresses of Config.Listen, for example by systemd. [Proxy.Listen]
+	// uses them and opens none. The proxy closes them.
 	Listeners []net.Listener
 
-	// Patience is how long an upstream that starts may hold a client's initialize, if its
-	// startTimeout is longer. Zero means 8 s: most clients give up after 10 s.
+	// Patience bounds how long a starting upstream may delay a client's initialize, if its startTimeout is
+	// longer. Zero means 8 s: most clients time out after 10 s.
 	Patience time.Duration
 
-	// AskLogin is called when a server wants a person to log in, with the page to open; a
-	// browser was opened with it if there is one. It must not wait. Only a program whose
-	// operator sits in front of it sets this: with nil nobody is asked, and what needs a
-	// login fails until somebody has run "mcp-proxy login".
+	// AskLogin is called when a server wants a person to log in, with the page to open, which a browser may
+	// show already. It must not block. A program sets it only if its operator sits in front of it. With nil, a
+	// request that needs a login fails until somebody runs "mcp-proxy login".
 	AskLogin func(LoginPrompt)
 
 	anonymous *anonymousLog    // set by setDefaults
-	metrics   *metrics.Metrics // set by observe; nil if nobody can look in
-	history   *ops.History     // likewise, and then empty
+	metrics   *metrics.Metrics // set by observe; nil if operators have no address
+	history   *ops.History     // set by observe; stays empty if operators have no address
 }
 
-// LogClientLeft is the message of the log for what the hook SessionEnded tells, too.
+// LogClientLeft is the log message that belongs to the hook SessionEnded.
 const LogClientLeft = session.LogClientLeft
 
 func (o *Options) setDefaults() {
@@ -66,58 +63,40 @@ func (o *Options) setDefaults() {
 	o.anonymous = newAnonymousLog(o.Log)
 }
 
-// What can be seen of a proxy; package observe says what each is.
+// What a proxy shows: the arguments of [Hooks], a [Snapshot], and what operators get as JSON.
 type (
-	Hooks       = observe.Hooks
-	Request     = observe.Request
-	Call        = observe.Call
-	End         = observe.End
-	Outcome     = observe.Outcome
-	Snapshot    = observe.Snapshot
-	Session     = observe.Session
-	Upstream    = observe.Upstream
-	Link        = observe.Link
-	Rejection   = observe.Rejection
-	ConnectInfo = observe.ConnectInfo
-	Offered     = observe.Offered
-	Process     = observe.Process
-	Traffic     = observe.Traffic
-	Failure     = observe.Failure
-	Health      = observe.Health
-	Calls       = observe.Calls
-	OpenRequest = observe.OpenRequest
-	Wait        = observe.Wait
+	Hooks    = observe.Hooks
+	Session  = observe.Session
+	Request  = observe.Request
+	Call     = observe.Call
+	Upstream = observe.Upstream
+	Link     = observe.Link
+	End      = observe.End
+	Event    = observe.Event
+	Loss     = observe.Loss
+
+	Snapshot = observe.Snapshot
+	Process  = observe.Process
+	Traffic  = observe.Traffic
+	Failure  = observe.Failure
+	Health   = observe.Health
+	Calls    = observe.Calls
+	Wait     = observe.Wait
 
 	Passed       = observe.Passed
-	PassedError  = observe.PassedError
 	LeftOut      = observe.LeftOut
-	Recording    = observe.Recording
 	RecordingEnd = observe.RecordingEnd
-
-	Event       = observe.Event
-	EventLine   = observe.EventLine
-	EventKind   = observe.EventKind
-	Events      = observe.Events
-	LostRequest = observe.LostRequest
-	Told        = observe.Told
-	Loss        = observe.Loss
+	EventKind    = observe.EventKind
 
 	Explanation = ops.Explanation
-	Trial       = ops.Trial
-	ListSize    = ops.ListSize
-	Diagnosis   = ops.Diagnosis
-	Finding     = ops.Finding
 	Ruling      = ops.Ruling
 	Servers     = ops.Servers
-
-	Follower     = observe.Follower
-	Trace        = observe.Trace
-	CallTrace    = observe.CallTrace
-	TraceContext = observe.TraceContext
-	Arrival      = observe.Arrival
+	Trial       = ops.Trial
+	Diagnosis   = ops.Diagnosis
+	Finding     = ops.Finding
 )
 
-// What calls wait for.
+// What requests in flight wait for.
 const (
 	ForUpstream = observe.ForUpstream
 	ForStart    = observe.ForStart
@@ -142,25 +121,13 @@ const (
 	HeardOf        = observe.HeardOf
 )
 
-// Answers and a kind of an [Explanation].
+// An answer and a kind of an [Explanation].
 const (
-	AnswerAllowed   = ops.AnswerAllowed
-	AnswerDenied    = ops.AnswerDenied
-	AnswerScopes    = ops.AnswerScopes
-	AnswerDepends   = ops.AnswerDepends
-	AnswerUnknown   = ops.AnswerUnknown
-	AnswerElsewhere = ops.AnswerElsewhere
-	KindUpstream    = ops.KindUpstream
+	AnswerDepends = ops.AnswerDepends
+	KindUpstream  = ops.KindUpstream
 )
 
-// Levels of a [Finding].
-const (
-	LevelError   = ops.LevelError
-	LevelWarning = ops.LevelWarning
-	LevelNote    = ops.LevelNote
-)
-
-// IsEvent reports whether a text looks as the ids of events do: "k3v9x2ma".
+// IsEvent reports whether a text has the form of an event id: "k3v9x2ma".
 func IsEvent(text string) bool { return jsonrpc.IsEvent(text) }
 
 // Outcomes.
@@ -175,13 +142,13 @@ const (
 	InvalidResponse = observe.InvalidResponse
 )
 
-// version is set when a release is built.
+// version is set by the build of a release.
 var version = ""
 
 const module = "github.com/mcp-proxy/mcp-proxy"
 
-// Version returns the version of this module in the program that runs: that of a
-// release, or what the build knows.
+// Version returns the version of this module in the running program: of a release, or as
+// recorded by the build.
 func Version() string {
 	if version != "" {
 		return version
@@ -202,22 +169,22 @@ func Version() string {
 	return found.Version
 }
 
-// A Build is the program that runs.
+// A Build describes the running program.
 type Build struct {
 	Version  string `json:"version"`           // as [Version]
-	Revision string `json:"revision,omitzero"` // of the source, if the build knows that
-	Modified bool   `json:"modified,omitzero"` // the source was not quite that
+	Revision string `json:"revision,omitzero"` // of the source, if known
+	Modified bool   `json:"modified,omitzero"` // the source had changes
 	Time     string `json:"time,omitzero"`     // of the revision
-	Go       string `json:"go"`                // that has built it
+	Go       string `json:"go"`                // the version of Go that built it
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
 }
 
-// BuildOf returns what the program knows of its build.
+// BuildOf returns the build of the running program.
 func BuildOf() Build {
 	b := Build{Version: Version(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Path != module { // the source is that of a program that embeds this
+	if !ok || info.Main.Path != module { // the revision is that of a program that embeds this
 		return b
 	}
 	for _, s := range info.Settings {
@@ -233,17 +200,16 @@ func BuildOf() Build {
 	return b
 }
 
-// ReapOrphans waits, until ctx ends, for processes whose parents have left them to this
-// one, as the first process of a container has to. It does nothing in any other. Only
-// the program can know that nobody else waits for them.
+// ReapOrphans waits for orphaned processes until ctx ends, as the first process of a container
+// must; in any other process it does nothing. The program calls it, because only the program
+// knows that nothing else in it waits for them.
 func ReapOrphans(ctx context.Context) { process.ReapOrphans(ctx) }
 
-// anonymousLog is the log of what peers can cause that have proved nothing: requests that are
-// refused, handshakes that fail, links that never come up. Of each message it writes a few
-// lines, and then how many were left out, so that nobody can fill a disk or hide a line among
-// thousands. Everything of that kind is logged here.
+// An anonymousLog is the log of everything that unauthenticated peers can cause: refused
+// requests, failed handshakes, links that never come up. It writes a few lines of each message
+// and then a count of the rest, so that nobody can fill a disk or hide a line among thousands.
 type anonymousLog struct {
-	log *slog.Logger // for them
+	log *slog.Logger
 
 	base  slog.Handler
 	mu    sync.Mutex // guards the fields below
@@ -251,17 +217,17 @@ type anonymousLog struct {
 	ended bool
 }
 
-// A anonymousLine is one message, which is a constant of the program.
+// An anonymousLine is one message, which is a constant of the program.
 type anonymousLine struct {
 	limit   *rate.Limiter
 	level   slog.Level
 	leftOut int
-	tells   *time.Timer // of how many were left out; nil if none were
+	tells   *time.Timer // to write leftOut; nil if that is zero
 }
 
 const (
 	anonymousBurst = 10               // lines of one message at once
-	anonymousEvery = 10 * time.Second // another line, and how many were left out
+	anonymousEvery = 10 * time.Second // interval of further lines, and of counts
 )
 
 func newAnonymousLog(to *slog.Logger) *anonymousLog {
@@ -270,7 +236,7 @@ func newAnonymousLog(to *slog.Logger) *anonymousLog {
 	return s
 }
 
-// An anonymousHandler writes what its anonymousLog admits.
+// An anonymousHandler writes the lines that its anonymousLog admits.
 type anonymousHandler struct {
 	slog.Handler
 	of *anonymousLog
@@ -294,7 +260,7 @@ func (h anonymousHandler) WithGroup(name string) slog.Handler {
 	return anonymousHandler{h.Handler.WithGroup(name), h.of}
 }
 
-// admit reports whether a line is written, and counts it if not.
+// admit reports whether to write a line, and counts the others.
 func (s *anonymousLog) admit(r slog.Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,14 +279,14 @@ func (s *anonymousLog) admit(r slog.Record) bool {
 	return false
 }
 
-// tell writes how many lines of a message were left out.
+// tell writes how many lines of a message it left out.
 func (s *anonymousLog) tell(message string) {
 	s.mu.Lock()
 	l := s.lines[message]
 	level, n := l.level, l.leftOut
 	l.leftOut, l.tells = 0, nil
 	s.mu.Unlock()
-	if n == 0 { // end has told
+	if n == 0 { // end has written it
 		return
 	}
 	r := slog.NewRecord(time.Now(), level, message+": … and more", 0)
@@ -328,7 +294,7 @@ func (s *anonymousLog) tell(message string) {
 	_ = s.base.Handle(context.Background(), r)
 }
 
-// end tells at once what is still to be told. Nothing is left out any more.
+// end writes the pending counts. From then on every line is written.
 func (s *anonymousLog) end() {
 	s.mu.Lock()
 	s.ended = true
@@ -344,17 +310,15 @@ func (s *anonymousLog) end() {
 	}
 }
 
-// httpErrors is what net/http writes its errors to: connections that end in a TLS handshake,
-// or that are none.
-func (s *anonymousLog) httpErrors() *log.Logger { return log.New(httpErrors{s.log}, "", 0) }
+// httpErrors returns the log for the errors of net/http: failed TLS handshakes, and connections
+// that do not speak HTTP.
+func (s *anonymousLog) httpErrors() *log.Logger { return log.New(s, "", 0) }
 
-type httpErrors struct{ log *slog.Logger }
-
-// Write implements [io.Writer].
-func (e httpErrors) Write(line []byte) (int, error) {
-	e.log.Debug("HTTP connection failed", "err", strings.TrimSpace(string(line)))
+// Write implements [io.Writer] for net/http, which writes one line at a time.
+func (s *anonymousLog) Write(line []byte) (int, error) {
+	s.log.Debug("HTTP connection failed", "err", strings.TrimSpace(string(line)))
 	return len(line), nil
 }
 
-// A LoginPrompt is what a person has to do to log in to a server.
+// A LoginPrompt tells a person how to log in to a server.
 type LoginPrompt = oauth.Prompt

@@ -19,6 +19,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -31,11 +32,11 @@ var answers = []struct {
 	value        any
 }{
 	{"/status", "status.json", proxy.Snapshot{}},
-	{"/events", "events.json", proxy.Events{}},
+	{"/events", "events.json", observe.Events{}},
 	{"/events/ID", "event.json", proxy.Event{}},
 	{"/explain/a__greet", "explain.json", proxy.Explanation{}},
 	{"/calls", "calls.json", proxy.Calls{}},
-	{"/connect.json", "connect.json", proxy.ConnectInfo{}}, // for clients, at the address of serve
+	{"/connect.json", "connect.json", observe.ConnectInfo{}}, // for clients, at the address of serve
 
 	// What commands print that ask no process.
 	{"mcp-proxy tools --json", "tools.json", proxy.Offer{}},
@@ -126,7 +127,7 @@ func printed(t *testing.T, cfg config.Config, find func(context.Context, *proxy.
 // anyEvent is the id of one that has happened.
 func anyEvent(t *testing.T, socket string) string {
 	t.Helper()
-	var list proxy.Events
+	var list observe.Events
 	if err := json.Unmarshal(operatorGets(t, socket, "/events"), &list); err != nil || len(list.Events) == 0 {
 		t.Fatalf("no events: %+v (%v)", list, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -54,7 +55,7 @@ func (x *told) hooks() proxy.Hooks {
 func allEvents(t *testing.T, socket string) string {
 	t.Helper()
 	text := operatorGets(t, socket, "/events?limit=1000")
-	var list proxy.Events
+	var list observe.Events
 	if err := json.Unmarshal(text, &list); err != nil || len(list.Events) < 5 {
 		t.Fatalf("%s: %v", text, err)
 	}

@@ -16,13 +16,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // tapLines are what stands on a line of /tap.
 var tapLines = map[string]any{
 	"tap.json": proxy.Passed{}, "tap-left-out.json": proxy.LeftOut{},
-	"recording.json": proxy.Recording{}, "recording-end.json": proxy.RecordingEnd{},
+	"recording.json": observe.Recording{}, "recording-end.json": proxy.RecordingEnd{},
 }
 
 // A tap reads /tap.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -212,7 +213,7 @@ func TestTopFits(t *testing.T) {
 	now, calls := proxy.Snapshot{Process: proxy.Process{Role: "proxy"}}, proxy.Calls{Now: time.Now(), LeftOut: 5}
 	for i := range 40 {
 		now.Traffic = append(now.Traffic, proxy.Traffic{Upstream: fmt.Sprint("u", i), PerSecond: float64(i), Requests: 10, Errors: 1})
-		calls.Calls = append(calls.Calls, proxy.OpenRequest{Upstream: "u", Method: "tools/call", Tool: strings.Repeat("t", 300), Began: calls.Now})
+		calls.Calls = append(calls.Calls, observe.OpenRequest{Upstream: "u", Method: "tools/call", Tool: strings.Repeat("t", 300), Began: calls.Now})
 	}
 	draw := func(l sample, err error, high int) []string {
 		l.Status, _ = json.Marshal(now)

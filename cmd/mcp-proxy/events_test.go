@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -172,15 +173,15 @@ func TestStory(t *testing.T) {
 	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
 	status := 3
 	e := proxy.Event{
-		EventLine: proxy.EventLine{
+		EventLine: observe.EventLine{
 			ID: "k3v9x2ma", Time: at, Kind: proxy.ServerNotBegun, Upstream: "files", Session: "s1",
 			What: "files did not start: exit status 3", Cause: "start failed", InFlight: 1,
 		},
 		Era: "legacy", PID: 7, ExitStatus: &status, Began: at.Add(-1500 * time.Millisecond), Stderr: []string{"one", "\x1b[31mtwo\r"},
-		Calls: []proxy.LostRequest{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}}, CallsLeftOut: 2,
-		Told: []proxy.Told{{Session: "s1", Client: "c", Principal: "token ci", Errors: 1}}, ToldLeftOut: 1,
+		Calls: []observe.LostRequest{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}}, CallsLeftOut: 2,
+		Told: []observe.Told{{Session: "s1", Client: "c", Principal: "token ci", Errors: 1}}, ToldLeftOut: 1,
 		Failures: 5, State: "crash loop", Next: at.Add(30 * time.Second),
-		Before: []proxy.EventLine{{ID: "aaaaaaaa", Time: at.Add(-48 * time.Hour), What: "files did not start"}}, Trimmed: true,
+		Before: []observe.EventLine{{ID: "aaaaaaaa", Time: at.Add(-48 * time.Hour), What: "files did not start"}}, Trimmed: true,
 	}
 	var out strings.Builder
 	printEvent(&out, &e, at.Add(200*time.Second))
@@ -204,7 +205,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	out.Reset()
-	printEvent(&out, &proxy.Event{Host: true, EventLine: proxy.EventLine{ID: "bbbbbbbb", Time: at, Kind: proxy.HeardOf, Upstream: "x", Link: "far"}}, at)
+	printEvent(&out, &proxy.Event{Host: true, EventLine: observe.EventLine{ID: "bbbbbbbb", Time: at, Kind: proxy.HeardOf, Upstream: "x", Link: "far"}}, at)
 	if !strings.Contains(out.String(), "the host behind the link far saw it") {
 		t.Error(out.String())
 	}
