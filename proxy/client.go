@@ -16,15 +16,14 @@ import (
 // A Client is a client of a [Proxy] in the same program. It refuses all requests of servers. Several goroutines may
 // use it. Its owner closes it.
 type Client struct {
-	// Hello is what answered initialize, as it came.
-	Hello json.RawMessage
+	Hello json.RawMessage // the result of initialize as received
 
 	peer *peer.Peer
 	end  context.CancelFunc
-	over chan struct{} // closed when nothing of it runs any more
+	over chan struct{} // closed by run at its end
 }
 
-// newClient returns a client on c, which it owns. It has completed initialize.
+// newClient completes initialize on c and returns the client, which closes c.
 func newClient(ctx context.Context, c jsonrpc.Conn) (*Client, error) {
 	running, end := context.WithCancel(context.Background())
 	client := &Client{end: end, over: make(chan struct{})}
@@ -40,7 +39,7 @@ func newClient(ctx context.Context, c jsonrpc.Conn) (*Client, error) {
 	return client, nil
 }
 
-// maxAsked bounds the pending requests of servers, all of which are refused.
+// maxAsked bounds the pending requests of servers. The client refuses them all.
 const maxAsked = 16
 
 // refuseToAnswer answers requests of servers.
@@ -59,7 +58,7 @@ func (c *Client) run(ctx context.Context, conn jsonrpc.Conn) {
 	jsonrpc.CloseWith(conn, nil)
 }
 
-// Close ends the session. Its servers are stopped, which [Proxy.Shutdown] waits for.
+// Close ends the session, and its servers stop. [Proxy.Shutdown] waits for them.
 func (c *Client) Close() {
 	c.end()
 	<-c.over
@@ -72,7 +71,7 @@ type AnswerError struct {
 	Data    json.RawMessage // nil for none
 }
 
-// Error implements error. For a lost connection it is the sentence that says what happened.
+// Error implements error. For a lost connection it returns the sentence that describes the end.
 func (e *AnswerError) Error() string {
 	if what, ok := jsonrpc.WhatClosed(e.Message, e.Data); ok {
 		return what
@@ -80,13 +79,13 @@ func (e *AnswerError) Error() string {
 	return fmt.Sprintf("%s (%d)", e.Message, e.Code)
 }
 
-// Closed reports whether a lost or missing connection is the reason.
+// Closed reports whether a connection was lost or missing.
 func (e *AnswerError) Closed() bool {
 	_, ok := jsonrpc.WhatClosed(e.Message, e.Data)
 	return ok
 }
 
-// Status is the HTTP status that the server answered with, 0 if there is none.
+// Status returns the HTTP status of the server's answer, 0 if there is none.
 func (e *AnswerError) Status() int {
 	var data struct{ Cause jsonrpc.Cause }
 	_ = json.Unmarshal(e.Data, &data) // a server's own error may have any data
@@ -105,17 +104,22 @@ func answerError(text json.RawMessage) error {
 // A Progress is a progress notification of a server.
 type Progress struct {
 	Progress float64 `json:"progress"`
-	Total    float64 `json:"total"` // 0: not known
+	Total    float64 `json:"total"` // 0 if not known
 	Message  string  `json:"message"`
 }
 
-// Request sends a request, and returns the result as it came. Params may be nil. Progress, unless nil, is called for
-// each notification; it must return soon. The error is an [*AnswerError], or what ended the session, or the cause of
-// ctx: then the request is cancelled.
+// Request sends a request and returns the result as received. Params may be nil. Progress, unless nil, is called for
+// each progress notification and must return soon. The error is an [*AnswerError], the end of the session, or the cause
+// of ctx, whose end cancels the request.
 func (c *Client) Request(ctx context.Context, method string, params json.RawMessage, progress func(Progress)) (json.RawMessage, error) {
-	answers := make(chan answered, 1)
+	var result json.RawMessage
+	var failure error
+	done := make(chan struct{})
 	call := c.peer.NewCall(method)
-	call.Done = func(m *jsonrpc.Message, lost *peer.Lost) { answers <- answered{m, lost} }
+	call.Done = func(m *jsonrpc.Message, lost *peer.Lost) {
+		result, failure = resultOf(m, lost)
+		close(done)
+	}
 	if progress != nil {
 		params = mcp.SetMeta(params, jsonrpc.Value{Key: "progressToken", Text: call.ID.Raw()})
 		call.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) {
@@ -129,31 +133,33 @@ func (c *Client) Request(ctx context.Context, method string, params json.RawMess
 		return nil, err
 	}
 	select {
-	case a := <-answers:
-		return a.result()
+	case <-done:
 	case <-ctx.Done():
 		if call.Cancel(context.Cause(ctx).Error()) {
 			return nil, context.Cause(ctx)
 		}
-		a := <-answers
-		return a.result()
+		<-done
 	}
+	return result, failure
 }
 
-// An answered is the end of a request: its answer, or its loss.
-type answered struct {
-	m    *jsonrpc.Message
-	lost *peer.Lost
-}
-
-func (a answered) result() (json.RawMessage, error) {
+// resultOf returns the result of a call that was answered with m or lost.
+func resultOf(m *jsonrpc.Message, lost *peer.Lost) (json.RawMessage, error) {
 	switch {
-	case a.lost != nil:
-		return nil, a.lost.End
-	case a.m.Error != nil:
-		return nil, answerError(a.m.Error)
+	case lost != nil:
+		return nil, lost.End
+	case m.Error != nil:
+		return nil, answerError(m.Error)
 	}
-	return a.m.Result, nil
+	return m.Result, nil
+}
+
+// lists are the lists that servers have, each with the capability that declares it.
+var lists = []struct{ capability, method, member string }{
+	{"tools", mcp.MethodToolsList, "tools"},
+	{"prompts", mcp.MethodPromptsList, "prompts"},
+	{"resources", mcp.MethodResourcesList, "resources"},
+	{"resources", mcp.MethodTemplatesList, "resourceTemplates"},
 }
 
 // Limits of [Client.List].
@@ -164,7 +170,7 @@ const (
 
 var errEndless = errors.New("the list is endless")
 
-// List asks for all pages of a list, such as "tools/list", and returns its elements as they came.
+// List asks for all pages of a list, such as "tools/list", and returns its elements as received.
 func (c *Client) List(ctx context.Context, method, member string) (all []json.RawMessage, err error) {
 	var params, last json.RawMessage
 	size := 0
@@ -204,12 +210,12 @@ func (c *Client) Offers(capability string) bool {
 	return has != nil
 }
 
-// helloParams are the params of initialize, of a client without capabilities.
+// helloParams returns the params of initialize for a client without capabilities.
 func helloParams() json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":"` + mcp.LegacyVersions[0] + `","capabilities":{},"clientInfo":{"name":"mcp-proxy","version":"` + Version() + `"}}`)
 }
 
-// An Offer is what a client sees of a proxy: lists as they are sent, and which upstreams are missing in them.
+// An Offer is what a client sees of a proxy: the lists as received, and the upstreams that are missing in them.
 type Offer struct {
 	Tools     []json.RawMessage `json:"tools"`
 	Prompts   []json.RawMessage `json:"prompts,omitzero"`
@@ -224,8 +230,8 @@ type Missing struct {
 	Why  string `json:"why"` // in words that follow the name
 }
 
-// representative returns, of each upstream, the status that says most about its availability: a running server, else
-// one with a failure. A server that was only asked for its era says nothing.
+// representative returns for each upstream the status that tells most about its availability: a running server, else
+// one with a failure. A server that was only asked for its era tells nothing.
 func representative(all []upstream.Status) map[string]upstream.Status {
 	byName := make(map[string]upstream.Status)
 	for _, s := range all {

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -39,9 +38,9 @@ type Proxy struct {
 	stdio  bool // as in Options
 	router *session.Router
 	front  *front
-	web    *web       // where clients on HTTP come in
-	host   *hosting   // what runs here
-	local  *localLink // the link to it
+	web    *web       // listeners for clients on HTTP
+	host   *hosting   // the servers that run here
+	local  *localLink // to host
 	links  *links     // to hosts elsewhere
 
 	operators *operators
@@ -49,19 +48,19 @@ type Proxy struct {
 
 	linked context.Context // of all links
 	hangUp context.CancelFunc
-	once   sync.Once // of starting the links, and of never starting them
+	once   sync.Once // start; Shutdown uses it up
 
 	serving context.Context // of clients on stdio and in this program
 	cut     context.CancelFunc
-	inside  gate // sessions of these
+	inside  gate // sessions of these clients
 
 	reloading sync.Mutex                    // held by Reload
-	config    atomic.Pointer[config.Config] // what counts now
+	config    atomic.Pointer[config.Config] // the current one
 }
 
 // New returns the proxy that cfg describes. Nothing runs before the first call of
-// Handler, Serve or ServeStdio, and nothing after Shutdown or Close. The error is
-// [config.Problems] where cfg is to blame.
+// Handler, Serve, ServeStdio or Client, and nothing after Shutdown or Close. If cfg is wrong
+// the error is [config.Problems].
 func New(cfg *config.Config, o Options) (*Proxy, error) {
 	o.setDefaults()
 	o.observe(cfg)
@@ -79,9 +78,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
 		return nil, err
 	}
-	within := o
-	within.Hooks.CallBegan, within.Hooks.CallEnded = nil, nil // of which sessions tell
-	if p.host, err = newHosting(cfg, within, true); err != nil {
+	hosted := o
+	hosted.Hooks.CallBegan, hosted.Hooks.CallEnded = nil, nil // sessions call these
+	if p.host, err = newHosting(cfg, hosted, true); err != nil {
 		return nil, err
 	}
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
@@ -132,15 +131,14 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 
 // several reports whether clients may be different principals.
 func several(cfg *config.Config) bool {
-	onUnix := func(address string) bool { return strings.HasPrefix(address, "unix:") } // where each user is one
+	onUnix := func(address string) bool { return strings.HasPrefix(address, "unix:") } // each user is a principal
 	return len(cfg.Auth.Tokens) > 0 || len(cfg.Auth.JWT) > 0 || cfg.TLS.ClientCA != "" || slices.ContainsFunc(cfg.Listen, onUnix)
 }
 
-// atLeast makes a configured 0s, which the parts take for their default, as good as
-// none.
+// atLeast replaces a configured 0s, which the parts would take for their default.
 func atLeast(d time.Duration) time.Duration { return max(d, time.Nanosecond) }
 
-// start runs the links until they are hung up.
+// start starts the links and everything that runs beside them, once. Shutdown ends them.
 func (p *Proxy) start() {
 	p.once.Do(func() {
 		if p.traces != nil {
@@ -162,13 +160,13 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 	return p.local.client.Open(ctx, hello)
 }
 
-// known reports whether there is an upstream of that name, here or elsewhere, that may have
-// anything for a client.
+// known reports whether there is an upstream of that name, here or elsewhere, of which a
+// client may use anything.
 func (p *Proxy) known(who *identity.Identity, name string) bool {
 	return (p.host.host.Known(name) || p.links.owner(name) != nil) && p.router.Policies.For(who).Sees(name)
 }
 
-// names are the upstreams, here and elsewhere, that may have anything for a client.
+// names returns the upstreams, here and elsewhere, of which a client may use anything.
 func (p *Proxy) names(who *identity.Identity) (all []string) {
 	for _, o := range p.links.offered() {
 		if p.known(who, o.Name) {
@@ -179,18 +177,19 @@ func (p *Proxy) names(who *identity.Identity) (all []string) {
 }
 
 // Handler returns the handler of all paths: /mcp, /ws, /sse with /message, /mcp/NAME and
-// /ws/NAME for one upstream, /healthz, /link for hosts that dial, and a page for browsers at /. What it begins ends
-// with Shutdown, after which the program ends its server. That server's TLS says which
-// clients have certificates; it does not know the users of Unix sockets, as Serve does.
+// /ws/NAME for one upstream, /healthz, /link for hosts that dial, and a page for browsers at /.
+// A program calls Shutdown before it ends the server of the handler. The TLS of that server
+// decides which clients have certificates. Unlike Serve, the handler does not know the users
+// of Unix sockets.
 func (p *Proxy) Handler() http.Handler {
 	p.start()
 	p.front.start(p.linked)
 	return p.front
 }
 
-// Listen listens at the addresses of the configuration, those for operators included, at
-// all or at none, and returns where clients are served: a port may be chosen by the system.
-// Serve has to follow.
+// Listen listens at all addresses of the configuration, including those for operators, or at
+// none. It returns the addresses for clients, whose ports the system may have chosen. The
+// program then calls Serve.
 func (p *Proxy) Listen() ([]net.Addr, error) {
 	if err := p.web.listen(); err != nil {
 		return nil, err
@@ -206,17 +205,17 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 	return at, nil
 }
 
-// Serve serves [Proxy.Handler] there. It returns nil after Shutdown, and else the first
-// error of a listener, while the others go on.
+// Serve serves [Proxy.Handler] where Listen listens. It returns nil after Shutdown, or the first
+// error of a listener; the other listeners continue.
 func (p *Proxy) Serve() error {
 	p.start()
 	p.front.start(p.linked)
 	return p.web.serve()
 }
 
-// ServeStdio serves one client on in and out, which it owns, until the client goes away
-// or ctx ends. It returns the one cause of that. A write to a broken stdout or stderr
-// does not kill the program any more.
+// ServeStdio serves one client on in and out, which it closes, until the client disconnects
+// or ctx ends. It returns the cause of the end. From then on a write to a broken stdout or
+// stderr does not kill the program.
 //
 // With [Options.Stdio] the end of ctx also ends the upstreams by force, within a second.
 func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
@@ -227,7 +226,7 @@ func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 		return jsonrpc.ErrClosed
 	}
 	defer p.inside.leave()
-	if p.stdio { // then by force soon, when the session has hung up, and later at once
+	if p.stdio { // give the session time to hang up before force
 		context.AfterFunc(ctx, func() { time.AfterFunc(hangUpTime, p.host.force) })
 		defer func() { context.AfterFunc(ctx, p.host.force) }()
 	}
@@ -237,9 +236,9 @@ func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 	return p.router.Serve(session, identity.TheOperator, "", client)
 }
 
-// Reload takes over the upstreams and links of cfg, what clients prove themselves with and
-// what they may, and tells clients. All else stays as it was at the start. With an error,
-// which is [config.Problems], nothing has changed.
+// Reload applies the upstreams, links, authentication and policies of cfg, and notifies
+// clients. Everything else stays as it was at the start. After an error, which is
+// [config.Problems], nothing has changed.
 func (p *Proxy) Reload(cfg *config.Config) error {
 	p.reloading.Lock()
 	defer p.reloading.Unlock()
@@ -259,8 +258,8 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	p.local.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // which are still ending
-	p.admit(cfg, proofs)                                                         // first: nobody sees more for a moment
+	p.local.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // the changed ones are still ending
+	p.admit(cfg, proofs)                                                         // before links: no client sees too much for a moment
 	p.links.adopt(cfg, links)
 	p.router.Returned(changed...)
 	return nil
@@ -279,7 +278,7 @@ func (p *Proxy) planProofs(cfg *config.Config) (next proofPlan, err error) {
 	return next, nil
 }
 
-// admit makes count who clients are and what they may.
+// admit applies the authentication and policies of cfg.
 func (p *Proxy) admit(cfg *config.Config, next proofPlan) {
 	now := *p.config.Load()
 	if several(cfg) {
@@ -287,13 +286,13 @@ func (p *Proxy) admit(cfg *config.Config, next proofPlan) {
 	}
 	p.front.proofs.adopt(next)
 	if !reflect.DeepEqual(now.Policies, cfg.Policies) {
-		_ = p.router.ReplacePolicies(rulesOf(cfg)) // whose mistakes policiesOf has refused
+		_ = p.router.ReplacePolicies(rulesOf(cfg)) // policiesOf has refused mistakes
 	}
 	now.Upstreams, now.Links, now.TokenFile, now.Auth, now.Policies = cfg.Upstreams, cfg.Links, cfg.TokenFile, cfg.Auth, cfg.Policies
 	p.config.Store(&now)
 }
 
-// ready says what has to be well before clients should come.
+// ready returns the checks of readiness.
 func (p *Proxy) ready() []ops.Check {
 	all := []ops.Check{p.operators.drain()}
 	if p.web != nil && len(p.web.listeners) > 0 {
@@ -303,22 +302,23 @@ func (p *Proxy) ready() []ops.Check {
 	return append(all, p.links.required()...)
 }
 
-// Unready makes readiness fail from now on, and changes nothing else: who sends clients
-// here should learn that we are draining while we still serve.
+// Unready makes readiness fail from now on and changes nothing else, so that a load balancer
+// notices the drain while the proxy still serves.
 func (p *Proxy) Unready() { p.operators.draining.Store(true) }
 
-// Shutdown ends it all, within one budget if ctx has a deadline: no new requests or
-// sessions, and those in flight finish. What is left of the time then belongs to the
-// upstreams, which stop as they wish. When it is nearly used up the rest ends by force,
-// and so it does soon after ctx was cancelled; then the error is [ErrForced].
+// Shutdown ends the proxy, within the deadline of ctx if it has one. It refuses new requests
+// and sessions, and lets those in flight finish. The rest of the time belongs to the
+// upstreams, which stop by themselves. Shortly before the deadline, and soon after a
+// cancellation of ctx, everything else ends by force. The error is [ErrForced] if ctx was
+// cancelled before the end, else nil.
 func (p *Proxy) Shutdown(ctx context.Context) error {
-	p.once.Do(func() {}) // what has not started never will
+	p.once.Do(func() {}) // nothing starts from now on
 	p.Unready()
 	p.host.required.stop()
 	b := newBudget(ctx, p.host.longestStop(), hangUpTime, p.host.force)
 	p.front.leave()
 	p.router.Shutdown(b.drain)
-	p.cut() // what did not finish in time hears so now
+	p.cut() // fail requests that missed the deadline
 	p.front.Close()
 	p.inside.wait()
 	p.hangUp()
@@ -334,11 +334,11 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	return b.over()
 }
 
-// Close is Shutdown without any time.
+// Close is Shutdown without any time. It returns nil.
 func (p *Proxy) Close() error { return closeNow(p.Shutdown) }
 
-// Client begins a session for this program, with one upstream, or with all if that is "". To policies it is the
-// operator. When ctx is done before initialize is answered, the session ends.
+// Client begins a session for this program, with one upstream, or with all if upstream is "". Policies treat it as the
+// operator. The session ends if ctx is done before initialize is answered. The caller closes the Client.
 func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
 	p.start()
 	if !p.inside.enter() {
@@ -347,41 +347,32 @@ func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
 	near, far := jsonrpc.Pipe()
 	go func() {
 		defer p.inside.leave()
-		_ = p.router.Serve(p.serving, identity.TheOperator, upstream, inProgram{far}) // near hears why
+		_ = p.router.Serve(p.serving, identity.TheOperator, upstream, inProgram{far}) // near returns the cause
 	}()
 	return newClient(ctx, near)
 }
 
-// An inProgram is a client's Conn that ends in this program.
+// An inProgram is the Conn of a [Client].
 type inProgram struct{ *jsonrpc.PipeConn }
 
-// Transport says how it is carried.
+// Transport names the transport for operators.
 func (inProgram) Transport() string { return "program" }
 
-// Offer asks for all tools, and for everything else if all is true. It knows which upstreams of this process are missing,
-// provided that there is no other client.
+// Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are missing
+// only if there is no other client.
 func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
 	o := &Offer{Tools: []json.RawMessage{}}
-	lists := []struct {
-		method, member string
-		into           *[]json.RawMessage
-	}{
-		{mcp.MethodToolsList, "tools", &o.Tools},
-		{mcp.MethodPromptsList, "prompts", &o.Prompts},
-		{mcp.MethodResourcesList, "resources", &o.Resources},
-		{mcp.MethodTemplatesList, "resourceTemplates", &o.Templates},
-	}
-	for _, l := range lists {
-		capability := cmp.Or(map[string]string{"resourceTemplates": "resources"}[l.member], l.member)
-		if !c.Offers(capability) || !all && l.member != "tools" {
+	into := []*[]json.RawMessage{&o.Tools, &o.Prompts, &o.Resources, &o.Templates}
+	for i, l := range lists {
+		if !c.Offers(l.capability) || !all && l.member != "tools" {
 			continue
 		}
 		found, err := c.List(ctx, l.method, l.member)
 		o.Missing = p.missing()
-		if _, answered := errors.AsType[*AnswerError](err); err != nil && !(answered && len(o.Missing) > 0) { // else those would have listed
+		if _, answered := errors.AsType[*AnswerError](err); err != nil && !(answered && len(o.Missing) > 0) { // a missing one has the list
 			return nil, fmt.Errorf("%s: %w", l.method, err)
 		}
-		*l.into = append(*l.into, found...)
+		*into[i] = append(*into[i], found...)
 	}
 	o.Missing = p.missing()
 	return o, nil

@@ -32,12 +32,13 @@ func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*ops.D
 }
 
 // try starts each upstream of a configuration, two at a time, asks it for its lists, stops it, and
-// finds out which eras its server speaks, for which it may start it twice. Links are dialled, and
-// what their hosts announce is tried, too. It returns when all has ended, in config order.
+// finds out which eras its server speaks, which may need a second start. It also dials links and
+// tries the upstreams that their hosts announce. It returns the trials in config order when
+// everything has ended.
 func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]ops.Trial, error) {
 	alone := Quiet(cfg)
 	for i := range alone.Upstreams {
-		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // nobody else is there, and it is to stop
+		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // so that it stops with its client
 	}
 	p, err := New(alone, Options{Log: log})
 	if err != nil {
@@ -60,14 +61,14 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]ops.Trial
 	return all, context.Cause(ctx)
 }
 
-// The trials of one configuration.
+// trials are the trials of one configuration.
 type trials struct {
 	host     *hosting
 	dial     session.DialFunc
 	links    func() []observe.Link
-	eras     bool          // all of them are looked for
-	listTime time.Duration // for all lists of one
-	places   chan struct{} // has one for each trial that may run at a time
+	eras     bool          // find out all eras of each server
+	listTime time.Duration // for all lists of one upstream
+	places   chan struct{} // an element for each running trial
 	wg       sync.WaitGroup
 	all      []*ops.Trial
 	tried    map[string]bool // upstreams behind links
@@ -77,7 +78,7 @@ func newTrials(cfg *config.Config, host *hosting, dial session.DialFunc) *trials
 	return &trials{host: host, dial: dial, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), places: make(chan struct{}, mostTrials), tried: make(map[string]bool)}
 }
 
-// mostTrials run at a time: dozens of servers that start at once slow each other down.
+// mostTrials bounds the trials at a time: dozens of servers that start at once slow each other down.
 const mostTrials = 2
 
 func (t *trials) begin(ctx context.Context, tr *ops.Trial) {
@@ -89,7 +90,7 @@ func (t *trials) begin(ctx context.Context, tr *ops.Trial) {
 	})
 }
 
-// alone repeats slow trials one by one: another one beside them may have been the reason.
+// alone repeats slow trials one by one, because another one may have slowed them down.
 func (t *trials) alone(ctx context.Context) {
 	for _, tr := range t.all {
 		if len(t.all) == 1 || !tr.OK() || max(tr.StartMs, tr.ListMs) <= ops.Slow {
@@ -131,7 +132,7 @@ func (t *trials) throughLinks(ctx context.Context) {
 	}
 }
 
-// announced begins trials of newly announced upstreams, and returns the links that are not up.
+// announced begins trials of newly announced upstreams, and returns the links that are down.
 func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 	for _, l := range t.links() {
 		if !l.Up {
@@ -145,7 +146,7 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 			}
 		}
 		for _, r := range l.Rejected {
-			if key := r.Upstream + " of " + l.Name; !t.tried[key] { // no name of an upstream
+			if key := r.Upstream + " of " + l.Name; !t.tried[key] { // no upstream has a name with spaces
 				t.tried[key] = true
 				t.all = append(t.all, &ops.Trial{Upstream: r.Upstream, Link: l.Name, Transport: "link", Failed: "is not offered: " + r.Why, Cause: jsonrpc.CauseNotOffered})
 			}
@@ -154,7 +155,7 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 	return missing
 }
 
-// tryTime is longer than a trial takes whose upstream obeys its own limits.
+// tryTime bounds a trial. An upstream that obeys its own limits takes less.
 const tryTime = 5 * time.Minute
 
 // try runs one trial.
@@ -173,27 +174,27 @@ func (t *trials) try(ctx context.Context, tr *ops.Trial) {
 	}
 }
 
-// ask starts the upstream of a trial as for a client with that key, and asks for its lists. It returns the
-// client, nil if the upstream did not start, and why a list is missing.
+// ask starts the upstream of a trial as for a client with that key, and asks for its lists. The client is nil if
+// the upstream did not start. The error says why it did not, or why a list is missing.
 func (t *trials) ask(ctx context.Context, tr *ops.Trial, key string) (*Client, error) {
 	began := time.Now()
 	client, err := t.greet(ctx, tr.Upstream, key)
 	tr.StartMs = millis(time.Since(began))
 	if err != nil {
 		t.look(tr)
-		failed(tr, err)
+		failed(tr, "", err)
 		return nil, err
 	}
 	t.look(tr)
 	introduced(tr, client.Hello)
 	began = time.Now()
-	err = t.askLists(ctx, tr, client)
+	list, err := t.askLists(ctx, tr, client)
 	tr.ListMs = millis(time.Since(began))
 	t.look(tr)
 	if err == nil {
 		tr.Stderr = nil
 	} else {
-		failed(tr, err)
+		failed(tr, list, err)
 	}
 	return client, err
 }
@@ -202,7 +203,7 @@ func millis(d time.Duration) float64 {
 	return float64(d.Round(100*time.Microsecond)) / float64(time.Millisecond)
 }
 
-// greet begins a session with one upstream, behind the router.
+// greet begins a session with one upstream without the router.
 func (t *trials) greet(ctx context.Context, name, key string) (*Client, error) {
 	c, err := t.dial(ctx, name, key, mcp.Legacy)
 	if err != nil {
@@ -219,40 +220,42 @@ func introduced(tr *ops.Trial, hello json.RawMessage) {
 	}
 	_ = json.Unmarshal(hello, &said)
 	if slices.Equal(tr.Speaks, []string{string(mcp.Modern)}) {
-		said.ProtocolVersion = mcp.ModernVersions[0] // that answered is a translation
+		said.ProtocolVersion = mcp.ModernVersions[0] // a translation has answered
 	}
 	tr.Version, tr.Server = said.ProtocolVersion, strings.TrimSpace(said.ServerInfo.Name+" "+said.ServerInfo.Version)
 }
 
-// askLists asks for all lists that the server declares.
-func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) error {
+// askLists asks for all lists that the server declares. It returns the method of the first list that failed, and why.
+func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) (list string, first error) {
 	ctx, cancel := context.WithTimeout(ctx, t.listTime)
 	defer cancel()
 	tr.Lists = make(map[string][]json.RawMessage)
-	var first error
-	for _, l := range listsOf(tr) {
+	sizes := []*ops.ListSize{&tr.Tools, &tr.Prompts, &tr.Resources, &tr.Templates}
+	for i, l := range lists {
 		if !c.Offers(l.capability) {
 			continue
 		}
 		all, err := c.List(ctx, l.method, l.member)
 		if answer, ok := errors.AsType[*AnswerError](err); ok && answer.Code == jsonrpc.CodeMethodNotFound && l.method == mcp.MethodTemplatesList {
-			continue // many have none
+			continue // many servers have none
 		}
 		if err != nil {
-			first = cmp.Or(first, error(&listError{l.method, err}))
+			if first == nil {
+				list, first = l.method, err
+			}
 			continue
 		}
 		tr.Lists[l.member] = all
-		l.size.Count = len(all)
+		sizes[i].Count = len(all)
 		for _, e := range all {
-			l.size.Bytes += len(e)
+			sizes[i].Bytes += len(e)
 		}
 	}
-	return first
+	return list, first
 }
 
-// learn finds out whether a legacy server speaks the modern era, too. A process is started once more for that:
-// many take the era of their first message.
+// learn finds out whether a legacy server speaks the modern era, too. It starts a process once more for that, because
+// many keep the era of their first message.
 func (t *trials) learn(ctx context.Context, tr *ops.Trial) {
 	if slices.Contains(tr.Speaks, string(mcp.Modern)) || tr.Transport == "link" {
 		return
@@ -268,44 +271,20 @@ func (t *trials) learn(ctx context.Context, tr *ops.Trial) {
 // learnTime is how long an answer about the modern era may take, besides the start.
 const learnTime = 3 * time.Second
 
-// A listError is why a list is missing.
-type listError struct {
-	method string
-	err    error
-}
-
-func (e *listError) Error() string { return e.method + ": " + e.err.Error() }
-func (e *listError) Unwrap() error { return e.err }
-
-type listed struct {
-	capability, method, member string
-	size                       *ops.ListSize
-}
-
-func listsOf(tr *ops.Trial) []listed {
-	return []listed{
-		{"tools", mcp.MethodToolsList, "tools", &tr.Tools},
-		{"prompts", mcp.MethodPromptsList, "prompts", &tr.Prompts},
-		{"resources", mcp.MethodResourcesList, "resources", &tr.Resources},
-		{"resources", mcp.MethodTemplatesList, "resourceTemplates", &tr.Templates},
-	}
-}
-
-// failed records why a trial failed.
-func failed(tr *ops.Trial, err error) {
-	tr.Failed, tr.Cause = err.Error(), jsonrpc.Cause{} // of an error response there is no cause
+// failed records why a trial failed, in the start or in a list.
+func failed(tr *ops.Trial, list string, err error) {
+	tr.Failed, tr.Cause = strings.TrimPrefix(list+": "+err.Error(), ": "), jsonrpc.Cause{} // an error response has no cause
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
-	refused, said := errors.AsType[*AnswerError](err)
-	list, _ := errors.AsType[*listError](err)
+	refused, answered := errors.AsType[*AnswerError](err)
 	if lost {
 		tr.Event = end.Event
 	}
 	switch {
-	case lost && list != nil:
-		tr.Failed, tr.Cause = end.Words()+" during "+list.method, end.Cause
+	case lost && list != "":
+		tr.Failed, tr.Cause = end.Words()+" during "+list, end.Cause
 	case lost:
 		tr.Failed, tr.Cause = end.Words(), end.Cause
-	case said && list == nil:
+	case answered && list == "":
 		tr.Failed, tr.Cause = "refused initialize: "+refused.Error(), jsonrpc.CauseRefused
 	case errors.Is(err, context.DeadlineExceeded):
 		tr.Failed, tr.Cause = "did not answer in time", jsonrpc.CauseTimeout
@@ -335,7 +314,7 @@ func (t *trials) look(tr *ops.Trial) {
 	}
 }
 
-// stopped waits until the process of a trial has exited, and records how long that took.
+// stopped waits for the exit of a trial's process, and records how long it took.
 func (t *trials) stopped(tr *ops.Trial, key string) {
 	if tr.Transport != "stdio" {
 		return
@@ -356,7 +335,7 @@ func (t *trials) runs(name, key string) bool {
 	})
 }
 
-// hints are for commands that could not be started.
+// hints say what to do about commands that could not be started.
 var hints = map[process.Fault]string{
 	process.CannotRun:    "check the machine's limits of processes, memory and descriptors",
 	process.NoCommand:    fixCommand,
@@ -370,7 +349,7 @@ const fixCommand = "fix command (see mcp-proxy check), and install what it names
 
 // Try starts upstreams once, as for a client that asks for their lists and leaves, and calls tell with each
 // result, from several goroutines. Upstreams that the proxy does not have fail. It returns when all have answered
-// or ctx is done; Shutdown waits for the servers. Of an upstream behind a link the name is enough.
+// or ctx is done; Shutdown waits for the servers. An upstream behind a link needs only its name.
 func (p *Proxy) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
 	p.start()
 	newTrials(p.config.Load(), p.host, p.dial).now(ctx, upstreams, tell)
