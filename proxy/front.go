@@ -21,23 +21,24 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 )
 
-// A front is the front end for clients on HTTP, with /link besides, while hosts may
-// dial us.
+// A front is the front end for clients on HTTP, with /link for hosts that dial this proxy.
 type front struct {
 	*frontend.HTTP
 	links       *links
-	proofs      *proofs
-	connectPage *ops.ConnectPage // nil: there is none
+	clients     *auth.Current    // who may use it
+	proofs      *proofs          // of clients; guarded by Proxy.reloading
+	connectPage *ops.ConnectPage // nil for none
 
-	once    sync.Once
-	keys    gate        // of proofs
+	once    sync.Once   // start
+	keys    gate        // the goroutine that keeps the keys of clients up to date
 	leaving atomic.Bool // each response is the last on its connection
 }
 
-// newFront returns the front end to the sessions of a router. The error says that nobody
-// may listen so.
+// newFront returns the front end to the sessions of a router. The error says that the
+// addresses are not safe to listen at.
 func newFront(cfg *config.Config, router *session.Router, known func(who *identity.Identity, upstream string) bool, ls *links, o Options) (*front, error) {
-	f := &front{links: ls, proofs: newProofs(cfg, o.Log)}
+	f := &front{links: ls, proofs: (&proofs{static: cfg, log: o.Log}).plan(cfg)}
+	f.clients = auth.NewCurrent(f.proofs.clients)
 	f.HTTP = &frontend.HTTP{
 		Serve:          router.Serve,
 		ServePrincipal: router.ServePrincipal,
@@ -57,25 +58,30 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 	if tell := router.Hooks.Refused; tell != nil {
 		f.Guard.Refused = func(why *identity.Refusal) { tell(why.Reason()) }
 	}
-	f.Guard.Clients = f.proofs.current
-	return f, f.Guard.Check() // config has refused that; nobody may come past it
+	f.Guard.Clients = f.clients
+	return f, f.Guard.Check() // config refuses that already; this check must not be bypassed
 }
 
-// mayListen reports whether the addresses at which we listen are safe with other proofs.
-func (f *front) mayListen(next proofPlan) error {
+// mayListen returns an error unless the addresses are safe to listen at with other proofs.
+func (f *front) mayListen(next *proofs) error {
 	g := f.Guard
 	g.Clients = auth.NewCurrent(next.clients)
 	return g.Check()
 }
 
-// start looks after what clients prove themselves with until ctx ends. Whoever ends it
-// waits for f.keys.
-func (f *front) start(ctx context.Context) {
-	f.once.Do(func() { f.keys.run(func() { f.proofs.current.Run(ctx) }) })
+// adopt authenticates clients by other proofs.
+func (f *front) adopt(next *proofs) {
+	f.proofs = next
+	f.clients.Replace(next.clients)
 }
 
-// leave drains, and sends clients away behind what they are answered: to another proxy, if
-// there are several.
+// start keeps the keys of clients up to date until ctx ends. The caller then waits for f.keys.
+func (f *front) start(ctx context.Context) {
+	f.once.Do(func() { f.keys.run(func() { f.clients.Run(ctx) }) })
+}
+
+// leave drains. It closes the connection of each client behind a response, so that the client
+// may connect to another proxy.
 func (f *front) leave() {
 	f.leaving.Store(true)
 	f.Drain()
@@ -101,42 +107,22 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.links.ServeHTTP(w, r)
 }
 
-// The proofs are what clients on HTTP prove themselves with, as configured. What is the same
-// after a reload goes on as it is: its keys are known, and what clients have opened stays.
+// proofs are the tokens, issuers and certificates that authenticate clients on HTTP, as one
+// configuration has them. They do not change.
 type proofs struct {
-	// Static after construction.
-	static *config.Config // of which publicURL and tls do not change
+	static *config.Config // publicURL and tls, which a reload does not change
 	log    *slog.Logger
 
-	current *auth.Current
-	tokens  map[config.NamedToken]*auth.Token // guarded by Proxy.reloading, as the field below
-	issuers []trusted
-}
-
-// A trusted is an issuer of tokens, and how it is configured.
-type trusted struct {
-	config config.Issuer
-	issuer *jwt.Issuer
-}
-
-func newProofs(cfg *config.Config, log *slog.Logger) *proofs {
-	p := &proofs{static: cfg, log: log, current: auth.NewCurrent(nil)}
-	p.adopt(p.plan(cfg))
-	return p
-}
-
-// A proofPlan is what proofs are going to be.
-type proofPlan struct {
 	clients *auth.Clients
 	tokens  map[config.NamedToken]*auth.Token
-	issuers []trusted
+	issuers []config.Issuer // of clients.Issuers
 }
 
-// plan returns what clients prove themselves with by another configuration. It changes
-// nothing.
-func (p *proofs) plan(cfg *config.Config) (next proofPlan) {
+// plan returns the proofs of another configuration. Tokens and issuers that are in both stay
+// the same: their keys are known, and what clients have opened stays open.
+func (p *proofs) plan(cfg *config.Config) *proofs {
+	next := &proofs{static: p.static, log: p.log, tokens: make(map[config.NamedToken]*auth.Token)}
 	next.clients = &auth.Clients{PublicURL: p.static.PublicURL, Certificates: p.static.TLS.ClientCA != ""}
-	next.tokens = make(map[config.NamedToken]*auth.Token)
 	for _, t := range staticTokens(cfg) {
 		known := p.tokens[t]
 		if known == nil {
@@ -147,25 +133,19 @@ func (p *proofs) plan(cfg *config.Config) (next proofPlan) {
 	}
 	for _, i := range cfg.Auth.JWT {
 		i.Key = ""
-		at := slices.IndexFunc(p.issuers, func(known trusted) bool { return reflect.DeepEqual(known.config, i) })
-		one := trusted{i, nil}
-		if at >= 0 {
-			one = p.issuers[at]
+		var issuer *jwt.Issuer
+		if at := slices.IndexFunc(p.issuers, func(known config.Issuer) bool { return reflect.DeepEqual(known, i) }); at >= 0 {
+			issuer = p.clients.Issuers[at]
 		} else {
-			one.issuer = p.trust(i)
+			issuer = p.trust(i)
 		}
-		next.issuers = append(next.issuers, one)
-		next.clients.Issuers = append(next.clients.Issuers, one.issuer)
+		next.issuers = append(next.issuers, i)
+		next.clients.Issuers = append(next.clients.Issuers, issuer)
 	}
 	return next
 }
 
-func (p *proofs) adopt(next proofPlan) {
-	p.tokens, p.issuers = next.tokens, next.issuers
-	p.current.Replace(next.clients)
-}
-
-// staticTokens are those of a configuration. That of tokenFile is called default.
+// staticTokens returns the tokens of a configuration. The name of tokenFile is "default".
 func staticTokens(cfg *config.Config) (all []config.NamedToken) {
 	if cfg.TokenFile != "" {
 		all = append(all, config.NamedToken{Name: "default", TokenFile: cfg.TokenFile})
@@ -185,11 +165,10 @@ func (p *proofs) trust(i config.Issuer) *jwt.Issuer {
 	}
 }
 
-// policiesOf returns what clients may by the configuration. The error is a
-// [config.Problems].
+// policiesOf returns the policies of a configuration. The error is a [config.Problems].
 func policiesOf(cfg *config.Config) (*policy.Policies, error) {
 	policies := new(policy.Policies)
-	if _, err := policies.Replace(rulesOf(cfg)); err != nil { // config has refused that; nobody may come past it
+	if _, err := policies.Replace(rulesOf(cfg)); err != nil { // config refuses that already; this check must not be bypassed
 		return nil, config.Problems{{Source: cfg.File, Key: "policies", Text: err.Error()}}
 	}
 	return policies, nil
@@ -218,7 +197,7 @@ func ruleOf(p config.Policy) policy.Rule {
 	}
 }
 
-// admitOf returns who may begin a session. The log names the rule by which one may not.
+// admitOf returns the function that admits sessions by policies. The log names the rule that refuses one.
 func admitOf(policies *policy.Policies, log *slog.Logger) func(*identity.Identity) (leave func(), refusal *identity.Refusal) {
 	return func(who *identity.Identity) (leave func(), refusal *identity.Refusal) {
 		if leave, refusal = policies.Admit(who); refusal != nil {

@@ -265,26 +265,25 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 	return nil
 }
 
-// planProofs returns what clients are to prove themselves with. The error is
-// [config.Problems].
-func (p *Proxy) planProofs(cfg *config.Config) (next proofPlan, err error) {
+// planProofs returns what will authenticate clients. The error is [config.Problems].
+func (p *Proxy) planProofs(cfg *config.Config) (*proofs, error) {
 	if err := checkClients(cfg); err != nil && !p.stdio {
-		return next, err
+		return nil, err
 	}
-	next = p.front.proofs.plan(cfg)
+	next := p.front.proofs.plan(cfg)
 	if err := p.front.mayListen(next); err != nil {
-		return next, config.Problems{{Source: cfg.File, Key: "auth", Text: err.Error()}}
+		return nil, config.Problems{{Source: cfg.File, Key: "auth", Text: err.Error()}}
 	}
 	return next, nil
 }
 
 // admit applies the authentication and policies of cfg.
-func (p *Proxy) admit(cfg *config.Config, next proofPlan) {
+func (p *Proxy) admit(cfg *config.Config, next *proofs) {
 	now := *p.config.Load()
 	if several(cfg) {
 		p.router.Several.Store(true)
 	}
-	p.front.proofs.adopt(next)
+	p.front.adopt(next)
 	if !reflect.DeepEqual(now.Policies, cfg.Policies) {
 		_ = p.router.ReplacePolicies(rulesOf(cfg)) // policiesOf has refused mistakes
 	}
