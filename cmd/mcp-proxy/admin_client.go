@@ -315,3 +315,24 @@ func isDead(path string) bool {
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
+
+// show asks a running process for a path, and prints the answer or its JSON.
+func show[T any](ctx context.Context, ask *adminFlags, path string, print func(*T)) error {
+	c, err := ask.client()
+	if err != nil {
+		return err
+	}
+	if ask.json {
+		var raw json.RawMessage
+		if err := c.getJSON(ctx, path, &raw); err != nil {
+			return err
+		}
+		return printJSON(raw)
+	}
+	answer := new(T)
+	if err := c.getJSON(ctx, path, answer); err != nil {
+		return err
+	}
+	print(answer)
+	return nil
+}

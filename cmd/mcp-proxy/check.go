@@ -1,11 +1,12 @@
 package main
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -68,41 +69,114 @@ func printInspection(found *proxy.Inspection) {
 	if !found.OK {
 		return
 	}
-	n := len(found.Upstreams)
-	fmt.Fprintf(stdout, "%s: ok, %d %s", found.File, n, plural("upstream", n))
+	text := fmt.Sprintf("%s: ok, %s", found.File, count(len(found.Upstreams), "upstream"))
 	if n := len(found.Links); n > 0 {
-		fmt.Fprintf(stdout, ", %d %s", n, plural("link", n))
+		text += ", " + count(n, "link")
 	}
-	fmt.Fprintln(stdout)
+	fmt.Fprintln(stdout, text)
 }
 
-// lastWord is the last line of stderr that says anything: that of npm is where its log is.
-func lastWord(stderr []string) string {
-	for _, line := range slices.Backward(stderr) {
-		if !strings.Contains(line, "A complete log of this run can be found in") {
-			return line
+func newDoctor() *cobra.Command {
+	var d direct
+	cmd := &cobra.Command{
+		Use:   "doctor [URL | -- CMD ARGS…]",
+		Short: "Start each server once and report problems",
+		Long: "Starts each server of a configuration, two at a time, or one command, or connects to one URL; asks for its\n" +
+			"lists, and stops it. One that takes long is started once more, alone. It prints how long that took, how much it offers, and problems, with what to do\n" +
+			"about it. The exit code is 1 if something must be fixed.",
+		Example: "  mcp-proxy doctor --config mcp-proxy.yaml\n" +
+			"  mcp-proxy doctor -- npx -y @modelcontextprotocol/server-everything",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			url, command, err := commandOrURL(cmd, args)
+			if err != nil {
+				return err
+			}
+			d.url = url
+			s, err := d.load(command)
+			if err != nil {
+				return err
+			}
+			return runDoctor(cmd.Context(), s, d.json)
+		},
+	}
+	d.addFlags(cmd)
+	return cmd
+}
+
+func runDoctor(ctx context.Context, s *start, asJSON bool) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	found, err := proxy.Diagnose(ctx, s.cfg, s.log)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	if !asJSON {
+		printDiagnosis(found)
+	} else if err := printJSON(found); err != nil {
+		return &runError{err}
+	}
+	if found.Ill() {
+		return errAnswerIsNo
+	}
+	return nil
+}
+
+func printDiagnosis(d *proxy.Diagnosis) {
+	list := rows{head: "UPSTREAM\tBY\tSPEAKS\tSTART\tLISTS\tTOOLS\tPROMPTS\tRESOURCES"}
+	for i := range d.Upstreams {
+		if t := &d.Upstreams[i]; t.OK() {
+			list.add(t.Upstream, t.Transport, speaks(t), latency(t.StartMs), latency(t.ListMs),
+				fmt.Sprintf("%d (%s)", t.Tools.Count, size(t.Tools.Bytes)), t.Prompts.Count, t.Resources.Count+t.Templates.Count)
+		} else if t.Upstream != "" { // else a link that is not there
+			list.add(t.Upstream, t.Transport, speaks(t), "failed")
 		}
 	}
-	return ""
-}
-
-// offers says how much an upstream offers.
-func offers(t *proxy.Trial) string {
-	var all []string
-	for _, l := range []struct {
-		noun string
-		n    int
-	}{{"tool", t.Tools.Count}, {"prompt", t.Prompts.Count}, {"resource", t.Resources.Count}, {"template", t.Templates.Count}} {
-		if l.n > 0 {
-			all = append(all, fmt.Sprintf("%d %s", l.n, plural(l.noun, l.n)))
+	list.write(stdout, stdout.width())
+	for _, f := range d.Findings {
+		printFinding(f)
+		if f.Code == "failed" {
+			printStderr(d, f.Upstream)
 		}
 	}
-	return cmp.Or(strings.Join(all, ", "), "offers nothing")
+	if len(d.Findings) == 0 {
+		fmt.Fprintln(stdout, "\nNo problems found.")
+	}
 }
 
-func plural(noun string, n int) string {
-	if n == 1 {
-		return noun
+// speaks is the era and version of an upstream, in few words.
+func speaks(t *proxy.Trial) string {
+	return strings.TrimSpace(strings.Join(t.Speaks, "+") + " " + t.Version)
+}
+
+func printFinding(f proxy.Finding) {
+	name := ""
+	if f.Upstream != "" {
+		name = f.Upstream + ": "
 	}
-	return noun + "s"
+	fmt.Fprintf(stdout, "\n%s: %s%s\n  %s.\n", f.Level, name, printable(f.What), f.Do)
+}
+
+// printStderr prints the last words of an upstream that failed.
+func printStderr(d *proxy.Diagnosis, upstream string) {
+	for i := range d.Upstreams {
+		if t := &d.Upstreams[i]; t.Upstream == upstream {
+			for _, line := range t.Stderr {
+				fmt.Fprintln(stdout, "  | "+printable(line))
+			}
+		}
+	}
+}
+
+func newSchema() *cobra.Command {
+	return &cobra.Command{
+		Use:     "schema",
+		Short:   "Print the JSON Schema of the configuration",
+		Long:    "Prints the JSON Schema of the configuration, with which editors complete and check it.",
+		Example: "  mcp-proxy schema > mcp-proxy.schema.json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := stdout.Write(config.Schema())
+			return err
+		},
+	}
 }

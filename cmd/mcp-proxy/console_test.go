@@ -202,7 +202,7 @@ func TestLateStart(t *testing.T) {
 		c := &console{obey: func(s string) { out.WriteString(s) }, wide: func() int { return 50 }, live: true, folds: make(map[string]*fold)}
 		cfg := &config.Config{Upstreams: []config.Upstream{{Name: "slow"}, {Name: "quick"}}}
 		n := newReporter(slog.New(&consoleHandler{console: c}), cfg)
-		stop := n.begin(t.Context(), &slowService{}, cfg)
+		stop := n.begin(t.Context(), slowTrials, cfg)
 		time.Sleep(time.Minute)
 		stop()
 		want := "quick   ready  offers nothing  0.0 s\nslow    starting  the first start may download it\nslow    ready  offers nothing  0.0 s\n"
@@ -212,10 +212,8 @@ func TestLateStart(t *testing.T) {
 	})
 }
 
-// A slowService has an upstream that takes 20 s to start.
-type slowService struct{ service }
-
-func (*slowService) Try(_ context.Context, _ []config.Upstream, tell func(*proxy.Trial)) {
+// slowTrials tries two upstreams, of which one takes 20 s to start.
+func slowTrials(_ context.Context, _ []config.Upstream, tell func(*proxy.Trial)) {
 	tell(&proxy.Trial{Upstream: "quick"})
 	time.Sleep(20 * time.Second)
 	tell(&proxy.Trial{Upstream: "slow"})

@@ -42,12 +42,6 @@ func (d *direct) addFlags(cmd *cobra.Command) {
 	addJSONFlag(cmd, &d.json)
 }
 
-// isURL tells a URL from what else may be an argument: names, key=value and JSON.
-func isURL(word string) bool {
-	scheme, _, found := strings.Cut(word, "://")
-	return found && scheme != "" && !strings.ContainsAny(scheme, "={ ")
-}
-
 // urlAmong takes a URL out of the words before or behind the name of a tool.
 func (d *direct) urlAmong(words []string) ([]string, error) {
 	at := slices.IndexFunc(words[:min(len(words), 2)], isURL)
@@ -192,24 +186,4 @@ func (s *start) patience() (longest time.Duration) {
 		longest = max(longest, u.StartTimeout)
 	}
 	return longest + time.Second // the server's own end says more
-}
-
-// failed is the error of a session that could not do what it was to do.
-func failed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return &runError{errors.New("interrupted")}
-	}
-	return &runError{err}
-}
-
-func addJSONFlag(cmd *cobra.Command, asJSON *bool) {
-	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
-}
-
-// printJSON prints a value as people read it.
-func printJSON(v any) error {
-	out := json.NewEncoder(stdout)
-	out.SetEscapeHTML(false)
-	out.SetIndent("", "  ")
-	return out.Encode(v)
 }

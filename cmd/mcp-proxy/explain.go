@@ -76,9 +76,6 @@ func (x *explainer) name(ctx context.Context, name string) error {
 	return nil
 }
 
-// errAnswerIsNo is the exit code 1 of a question that was answered.
-var errAnswerIsNo = errors.New("the answer is no")
-
 func printExplanation(e *proxy.Explanation) {
 	fmt.Fprintf(stdout, "%s %s: %s\n", e.Kind, printable(e.Name), e.Answer)
 	say := func(what, text string) {
@@ -331,33 +328,4 @@ func (s *eventPrinter) rest() {
 	if s.Host {
 		s.say("more", "the host behind the link "+s.Link+" saw it: ask there with mcp-proxy explain "+s.ID)
 	}
-}
-
-func withMore(lines []string, leftOut int) []string {
-	if leftOut > 0 {
-		lines = append(lines, fmt.Sprint("and ", leftOut, " more"))
-	}
-	return lines
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprint(n, " ", what, "s")
-}
-
-// roughly is a duration with as many digits as people read.
-func roughly(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d days", int(d.Hours())/24)
 }

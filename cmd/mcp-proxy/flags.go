@@ -53,8 +53,6 @@ type start struct {
 	again reload // reads cfg anew
 	watch bool   // its files
 	log   *slog.Logger
-
-	reporter *reporter // serve and host: who tells people at a terminal; nil for none
 }
 
 // with is a command that runs f with what its flags say.
@@ -92,4 +90,19 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 		err = errors.New("--watch needs a configuration file")
 	}
 	return &start{cfg: cfg, again: read, watch: o.watch, log: log}, err
+}
+
+// given sets a flag. An empty one is a variable of a script that was not set, and nobody
+// who gives a token or a certificate wants none.
+func given(to *string) func(string) error {
+	return func(s string) error {
+		if *to = s; s == "" {
+			return errors.New("must not be empty")
+		}
+		return nil
+	}
+}
+
+func addJSONFlag(cmd *cobra.Command, asJSON *bool) {
+	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
 }

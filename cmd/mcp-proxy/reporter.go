@@ -227,7 +227,9 @@ func (n *reporter) title(addresses [][2]string) {
 
 // begin tries all upstreams if somebody looks on, until ctx is done, and writes what hooks
 // tell, until the returned stop is called. stop waits for both.
-func (n *reporter) begin(ctx context.Context, v service, cfg *config.Config) (stop func()) {
+func (n *reporter) begin(
+	ctx context.Context, try func(context.Context, []config.Upstream, func(*proxy.Trial)), cfg *config.Config,
+) (stop func()) {
 	if n == nil {
 		return func() {}
 	}
@@ -235,7 +237,7 @@ func (n *reporter) begin(ctx context.Context, v service, cfg *config.Config) (st
 	var wg sync.WaitGroup
 	n.mu.Lock()
 	n.try = func(upstreams []config.Upstream) {
-		wg.Go(func() { v.Try(ctx, upstreams, n.tried) })
+		wg.Go(func() { try(ctx, upstreams, n.tried) })
 	}
 	n.mu.Unlock()
 	wg.Go(func() { n.write(writing) })
@@ -390,4 +392,18 @@ func describe(now proxy.Calls) string {
 		all = append(all, fmt.Sprint(more, " more"))
 	}
 	return strings.Join(all, ", ")
+}
+
+// offers says how much an upstream offers.
+func offers(t *proxy.Trial) string {
+	var all []string
+	for _, l := range []struct {
+		noun string
+		n    int
+	}{{"tool", t.Tools.Count}, {"prompt", t.Prompts.Count}, {"resource", t.Resources.Count}, {"template", t.Templates.Count}} {
+		if l.n > 0 {
+			all = append(all, count(l.n, l.noun))
+		}
+	}
+	return cmp.Or(strings.Join(all, ", "), "offers nothing")
 }

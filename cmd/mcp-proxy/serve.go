@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -60,35 +62,24 @@ func (o *options) addServeFlags(flags *pflag.FlagSet) {
 	})
 }
 
-// given sets a flag. An empty one is a variable of a script that was not set, and nobody
-// who gives a token or a certificate wants none.
-func given(to *string) func(string) error {
-	return func(s string) error {
-		if *to = s; s == "" {
-			return errors.New("must not be empty")
-		}
-		return nil
-	}
-}
-
 // runServe serves clients over HTTP until a signal says to stop, at sockets if there are any.
 func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
-	s.reporter = newReporter(s.log, s.cfg)
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: s.reporter.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
+	n := newReporter(s.log, s.cfg)
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: n.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
 	if err != nil {
 		return failedBy(err)
 	}
 	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
-	if s.reporter == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
+	if n == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
 		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal and share its sessions at legacy upstreams", "principal", "anonymous")
 	}
 	addresses, err := p.Listen()
 	if err != nil {
 		return &runError{inUse(err)}
 	}
-	return s.run(ctx, p, s.cfg.ShutdownGrace, func() {
+	return s.run(ctx, p, n, s.cfg.ShutdownGrace, func() {
 		secured := s.cfg.TLS != (config.ListenTLS{})
-		if !s.reporter.announces(addresses, secured) {
+		if !n.announces(addresses, secured) {
 			announce(addresses, secured)
 		}
 	})
@@ -108,4 +99,90 @@ func announce(addresses []net.Addr, secured bool) {
 			fmt.Fprintf(stdout, "listening on http%[1]s://%[2]s/mcp, ws%[1]s://%[2]s/ws and http%[1]s://%[2]s/sse\n", s, a)
 		}
 	}
+}
+
+// withSockets is with for a command that listens at the sockets that systemd has opened for
+// us, if it has (sd_listen_fds(3)), in place of all that flags and the configuration name.
+// Children do not get them.
+func (o *options) withSockets(f func(context.Context, *start, []net.Listener) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		sockets, err := activation.Listeners()
+		if err != nil {
+			return &runError{err}
+		}
+		if len(sockets) > 0 && (cmd.Flags().Changed("listen") || cmd.Flags().Changed("port")) {
+			return errors.New("systemd has opened the sockets to listen at: leave out --listen and --port")
+		}
+		for i, l := range sockets {
+			if l == nil {
+				return &runError{fmt.Errorf("socket %d of systemd is not a listening socket: use ListenStream= and Accept=no", i+1)}
+			}
+			o.from.Listen = append(o.from.Listen, addressOf(l))
+		}
+		return o.with(func(ctx context.Context, s *start) error { return f(ctx, s, sockets) })(cmd, args)
+	}
+}
+
+// addressOf writes where l listens as a configuration does.
+func addressOf(l net.Listener) string {
+	if l.Addr().Network() == "unix" {
+		return "unix://" + l.Addr().String()
+	}
+	return l.Addr().String()
+}
+
+func newHost() *cobra.Command {
+	var o options
+	var at config.HostLink
+	cmd := &cobra.Command{
+		Use:   "host (--listen URL | --dial URL) [-- CMD ARGS…]",
+		Short: "Offer upstreams to a proxy elsewhere",
+		Long: "Runs the upstreams of a configuration for a proxy in another container or on another machine. The proxy dials it\n" +
+			"(links: NAME: {dial: URL}), or it dials the proxy's /link (links: NAME: {accept: true, tokenFile: FILE}). URLs are\n" +
+			"unix:///path, tcp://, tls://, ws:// and wss://.",
+		Example: "  mcp-proxy host --config tools.yaml --listen unix:///run/mcp/tools.sock\n" +
+			"  mcp-proxy host --dial wss://proxy.example.com/link --token-file token -- npx -y some-server",
+		Args: commandBehindDash,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := at.Check(); err != nil {
+				return err
+			}
+			s, err := o.load(args, config.Options{Host: true})
+			if err != nil {
+				return err
+			}
+			return runHost(cmd.Context(), s, at)
+		},
+	}
+	o.addFlags(cmd)
+	o.addCommandFlags(cmd.Flags())
+	o.addWatchFlag(cmd.Flags())
+	flags := cmd.Flags()
+	flags.StringVar(&at.Listen, "listen", "", "URL to listen at")
+	flags.StringVar(&at.Dial, "dial", "", "URL of the proxy's /link, or of where it listens, to dial")
+	flags.StringVar(&at.TokenFile, "token-file", "", "ws and wss: file with the bearer token to ask for, or to send")
+	flags.StringVar(&at.TLS.CA, "tls-ca", "", "tls and wss: PEM file of authorities to trust; a listener then asks for client certificates")
+	flags.StringVar(&at.TLS.Cert, "tls-cert", "", "tls and wss: PEM file of our certificate")
+	flags.StringVar(&at.TLS.Key, "tls-key", "", "tls and wss: PEM file of its key")
+	flags.DurationVar(&at.Heartbeat, "heartbeat", 5*time.Second, "how often to ping the proxy; after three pings without an answer it is gone")
+	flags.BoolVar(&at.Insecure, "insecure", false, "allow a link that others can read or use")
+	return cmd
+}
+
+// runHost offers upstreams until a signal says to stop.
+func runHost(ctx context.Context, s *start, at config.HostLink) error {
+	n := newReporter(s.log, s.cfg)
+	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, Hooks: n.hooks(), AdminSocket: adminSocket("host", s.log)})
+	if err != nil {
+		return failedBy(err)
+	}
+	url, err := h.Listen()
+	if err != nil {
+		return &runError{inUse(err)}
+	}
+	return s.run(ctx, h, n, 2500*time.Millisecond, func() {
+		if !n.hosts(url, at.Dial) && url != "" {
+			fmt.Fprintf(stdout, "listening on %s\n", url)
+		}
+	})
 }

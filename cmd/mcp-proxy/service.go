@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/term"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
@@ -27,13 +30,12 @@ type service interface {
 // run runs a service until a signal says to stop, and shuts it down. If the service fails
 // it has lostGrace for that. ready is called when signals find their handlers, before the
 // first client comes.
-func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, ready func()) error {
+func (s *start) run(ctx context.Context, v service, n *reporter, lostGrace time.Duration, ready func()) error {
 	hup := meaningOfHangUp(os.Stdin)
 	signals, ignore := stopSignals(hup)
 	defer ignore()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	n := s.reporter
 	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: n.adopting(v.Reload), log: s.log}
 	if hup == hangUpReloads {
 		defer t.onSignal()()
@@ -49,7 +51,7 @@ func (s *start) run(ctx context.Context, v service, lostGrace time.Duration, rea
 	go func() { ended <- v.Serve() }() // until Shutdown
 	ready()
 	tellManager(daemon.SdNotifyReady, s.log)
-	defer n.begin(serving, v, s.cfg)()
+	defer n.begin(serving, v.Try, s.cfg)()
 
 	var err error
 	grace := lostGrace
@@ -110,19 +112,75 @@ func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced 
 	return <-watched
 }
 
-// failedBy returns what New or NewHost has failed by: a mistake of the user, or not.
-func failedBy(err error) error {
-	if _, ok := errors.AsType[config.Problems](err); ok {
-		return err
+// together is how close two signals are that are one: a supervisor that signals the
+// whole group, and a shell that does, too, mean no force.
+const together = 300 * time.Millisecond
+
+// A hangUp is what SIGHUP means.
+type hangUp byte
+
+const (
+	hangUpReloads hangUp = iota // somebody asks for that: there is no terminal
+	hangUpStops                 // the terminal was closed
+	hangUpIgnored               // as it was when we were started: by nohup
+)
+
+// meaningOfHangUp is decided at the start, before anything asks for signals: the terminal may
+// be gone later.
+func meaningOfHangUp(stdin *os.File) hangUp {
+	switch {
+	case signal.Ignored(syscall.SIGHUP):
+		return hangUpIgnored
+	case term.IsTerminal(int(stdin.Fd())):
+		return hangUpStops
 	}
-	return &runError{err}
+	return hangUpReloads
 }
 
-// inUse says what to do about an error of listening where somebody else does.
-func inUse(err error) error {
-	const windows = syscall.Errno(10048) // what WSAEADDRINUSE is there
-	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
-		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+// stopSignals returns the signals that say to stop, of which the second forces, until
+// stop is called. Those that come together are one.
+func stopSignals(hup hangUp) (signals <-chan os.Signal, stop func()) {
+	all, apart := make(chan os.Signal, 2), make(chan os.Signal, 2)
+	which := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if hup == hangUpStops {
+		which = append(which, syscall.SIGHUP)
 	}
-	return err
+	signal.Notify(all, which...)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { passApart(all, apart, done) })
+	return apart, func() {
+		signal.Stop(all)
+		close(done)
+		wg.Wait()
+	}
+}
+
+// passApart passes signals on until done is closed, but for those that come together
+// with the one that was passed on last. What finds no room in out is dropped: whoever
+// reads it has had the one that forces.
+func passApart(in <-chan os.Signal, out chan<- os.Signal, done <-chan struct{}) {
+	var last time.Time
+	for {
+		select {
+		case s := <-in:
+			if !last.IsZero() && time.Since(last) < together {
+				continue
+			}
+			last = time.Now()
+			select {
+			case out <- s:
+			default:
+			}
+		case <-done:
+			return
+		}
+	}
+}
+
+// tellManager tells systemd a state of this process, if it wants to know (sd_notify(3)).
+func tellManager(state string, log *slog.Logger) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("cannot notify systemd", "state", state, "err", err)
+	}
 }

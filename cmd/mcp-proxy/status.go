@@ -1,15 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,27 +32,6 @@ func newStatus() *cobra.Command {
 	ask.add(cmd)
 	cmd.Flags().BoolVar(&servers, "servers", false, "show each process, or session with a remote server, too")
 	return cmd
-}
-
-// show asks a running process for a path, and prints the answer or its JSON.
-func show[T any](ctx context.Context, ask *adminFlags, path string, print func(*T)) error {
-	c, err := ask.client()
-	if err != nil {
-		return err
-	}
-	if ask.json {
-		var raw json.RawMessage
-		if err := c.getJSON(ctx, path, &raw); err != nil {
-			return err
-		}
-		return printJSON(raw)
-	}
-	answer := new(T)
-	if err := c.getJSON(ctx, path, answer); err != nil {
-		return err
-	}
-	print(answer)
-	return nil
 }
 
 // mostClients bounds those that are printed. JSON has all.
@@ -265,72 +242,82 @@ func callRows(now *proxy.Calls) *rows {
 	return r
 }
 
-// Rows are a table whose columns are as wide as they need to be.
-type rows struct {
-	head  string // with tabs between the columns
-	lines []string
-	more  int // that are left out
+// probePause is between the probes of healthcheck --wait.
+const probePause = 200 * time.Millisecond
+
+// A healthcheck asks one process whether all is well.
+type healthcheck struct {
+	adminFlags
+	live bool          // whether it runs is enough
+	wait time.Duration // for it to be ready
 }
 
-func (r *rows) add(cells ...any) {
-	texts := make([]string, strings.Count(r.head, "\t")+1) // all: a line without some would begin a table of its own
-	for i, c := range cells {
-		texts[i] = oneLine(fmt.Sprint(c), maxCell)
+func newHealthcheck() *cobra.Command {
+	var h healthcheck
+	cmd := &cobra.Command{
+		Use:   "healthcheck",
+		Short: "Ask a running proxy or host whether it is ready: exit code 0 or 1",
+		Long: "Asks a proxy or host of this user on this machine, or in this container, for its readiness, as a probe does at /readyz.\n" +
+			"It prints one line. The exit code is 0 if it is ready, and 1 if it is not or does not answer.",
+		Example: "  mcp-proxy healthcheck\n  mcp-proxy healthcheck --wait 30s\n  mcp-proxy healthcheck --admin unix:///run/mcp/admin.sock",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return h.run(cmd.Context()) },
 	}
-	r.lines = append(r.lines, strings.Join(texts, "\t"))
+	h.add(cmd)
+	cmd.Flags().BoolVar(&h.live, "live", false, "ask only whether it runs (/livez)")
+	cmd.Flags().DurationVar(&h.wait, "wait", 0, "keep asking for this long until it is ready, even while none is running")
+	return cmd
 }
 
-// maxCell bounds a cell, in characters: others have made up what is in some.
-const maxCell = 100
-
-// atMost leaves out the last lines if there are more than that.
-func (r *rows) atMost(n int) {
-	if more := len(r.lines) - max(n, 0); more > 0 {
-		r.lines, r.more = r.lines[:len(r.lines)-more], r.more+more
+// run prints the answer on one line, or as JSON.
+func (h *healthcheck) run(ctx context.Context) error {
+	now, err := h.await(ctx)
+	if err != nil {
+		return err
 	}
+	if h.json {
+		_ = printJSON(now) // the exit code is what counts
+	} else {
+		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))
+	}
+	if !now.OK {
+		return errAnswerIsNo
+	}
+	return nil
 }
 
-// write writes the table, or nothing if it has no lines. No line is wider than width, unless
-// that is 0.
-func (r *rows) write(to io.Writer, width int) {
-	if len(r.lines) == 0 && r.more == 0 {
-		return
+// await asks until the answer is yes or the time is up. It returns the last answer.
+func (h *healthcheck) await(ctx context.Context) (proxy.Health, error) {
+	now, err := h.ask(ctx)
+	ctx, cancel := context.WithTimeout(ctx, h.wait)
+	defer cancel()
+	for !now.OK {
+		select {
+		case <-time.After(probePause):
+		case <-ctx.Done():
+			return now, err
+		}
+		next, nextErr := h.ask(ctx)
+		if ctx.Err() == nil || next.OK { // else the answer is only that the time is up
+			now, err = next, nextErr
+		}
 	}
-	var all bytes.Buffer
-	w := tabwriter.NewWriter(&all, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, r.head)
-	for _, line := range r.lines {
-		fmt.Fprintln(w, line)
-	}
-	_ = w.Flush() // to memory
-	for line := range strings.Lines(all.String()) {
-		fmt.Fprintln(to, oneLine(line, width))
-	}
-	if r.more > 0 {
-		fmt.Fprintln(to, oneLine(fmt.Sprintf("and %d more", r.more), width))
-	}
+	return now, err
 }
 
-// latency is a number of milliseconds, as people read it; "" for none.
-func latency(ms float64) string {
-	switch {
-	case ms <= 0:
-		return ""
-	case ms < 10:
-		return fmt.Sprintf("%.1fms", ms)
-	case ms < 1000:
-		return fmt.Sprintf("%.0fms", ms)
+// ask asks once.
+func (h *healthcheck) ask(ctx context.Context) (now proxy.Health, err error) {
+	c, err := h.client()
+	if err != nil {
+		return now, err
 	}
-	return fmt.Sprintf("%.1fs", ms/1000)
-}
-
-// size is a number of bytes, as people read it.
-func size(bytes int) string {
-	switch {
-	case bytes < 1<<10:
-		return fmt.Sprintf("%d B", bytes)
-	case bytes < 1<<20:
-		return fmt.Sprintf("%d KiB", bytes>>10)
+	path := "/readyz"
+	if h.live {
+		path = "/livez"
 	}
-	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	status, body, err := c.get(ctx, path)
+	if err != nil {
+		return now, &runError{err}
+	}
+	return proxy.Health{OK: status == http.StatusOK, Says: strings.Split(strings.TrimSpace(body), "\n")}, nil
 }

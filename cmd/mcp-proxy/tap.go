@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -196,4 +199,88 @@ func recordingEnd(line []byte, err error) (messages int, _ error) {
 		return 0, errors.New(end.Error)
 	}
 	return end.Messages, nil
+}
+
+// printMessages prints the lines of a tap for people, until they end.
+func printMessages(to *output, from io.Reader) error {
+	colour := os.Getenv("NO_COLOR") == ""
+	in := bufio.NewReader(from)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		to.command(readableMessage(line, to.width(), colour) + "\n")
+	}
+}
+
+// A tapLine is any line of a tap.
+type tapLine struct {
+	proxy.Passed
+	proxy.LeftOut
+}
+
+// readableMessage is a line of a tap for people, cut to a width unless that is zero, and
+// behind it what is in the message.
+func readableMessage(line []byte, width int, colour bool) string {
+	var l tapLine
+	if json.Unmarshal(line, &l) != nil {
+		return oneLine(string(line), width)
+	}
+	if l.LeftOut.LeftOut > 0 {
+		return fmt.Sprintf("… %d left out", l.LeftOut.LeftOut)
+	}
+	text := fmt.Sprintf("%s %-8s %-28s %s", l.Time.Local().Format("15:04:05.000"), l.Session, routeOf(&l.Passed), aboutMessage(&l.Passed))
+	text = oneLine(text, width)
+	if l.Error != nil && colour {
+		text = paint(red, text)
+	}
+	if l.Message != nil {
+		text += "\n" + printable(string(l.Message))
+	}
+	return text
+}
+
+// routeOf says from where a message passes to where.
+func routeOf(l *proxy.Passed) string {
+	there := string(l.Side)
+	switch l.Side {
+	case "client":
+		there = cmp.Or(l.Client, there)
+	case "upstream":
+		there = cmp.Or(l.Upstream, there)
+	}
+	there = oneLine(there, 18)
+	if l.Way == "in" {
+		return there + " → proxy"
+	}
+	return "proxy → " + there
+}
+
+// aboutMessage says what a message is.
+func aboutMessage(l *proxy.Passed) string {
+	words := []string{cmp.Or(l.Method, "?")}
+	if l.Tool != "" {
+		words = append(words, l.Tool)
+	}
+	if l.Kind != "notification" {
+		words = append(words, string(l.Kind))
+	}
+	if l.ID != nil {
+		words = append(words, "id "+string(l.ID))
+	}
+	words = append(words, strconv.Itoa(l.Bytes)+" B")
+	if l.TookMs > 0 {
+		words = append(words, time.Duration(l.TookMs*float64(time.Millisecond)).String())
+	}
+	if e := l.Error; e != nil {
+		if words = append(words, "error"); e.Code != 0 {
+			words = append(words, strconv.Itoa(e.Code))
+		}
+		words = append(words, e.Reason, e.Event)
+	}
+	return printable(strings.Join(strings.Fields(strings.Join(words, " ")), " "))
 }

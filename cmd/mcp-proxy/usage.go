@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -138,4 +140,52 @@ func oneFile(_ *cobra.Command, args []string) error {
 		return errors.New("replay needs one recording, as in mcp-proxy replay recordings/files.ndjson")
 	}
 	return nil
+}
+
+// Exit codes. Anything else that fails is 1.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2 // bad usage or configuration
+)
+
+// A runError is a failure after usage and configuration were found good.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+
+func (e *runError) Unwrap() error { return e.err }
+
+// errAnswerIsNo is the exit code 1 of a question that was answered.
+var errAnswerIsNo = errors.New("the answer is no")
+
+// isURL tells a URL from what else may be an argument: names, key=value and JSON.
+func isURL(word string) bool {
+	scheme, _, found := strings.Cut(word, "://")
+	return found && scheme != "" && !strings.ContainsAny(scheme, "={ ")
+}
+
+// failed is the error of a session that could not do what it was to do.
+func failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &runError{errors.New("interrupted")}
+	}
+	return &runError{err}
+}
+
+// failedBy returns what New or NewHost has failed by: a mistake of the user, or not.
+func failedBy(err error) error {
+	if _, ok := errors.AsType[config.Problems](err); ok {
+		return err
+	}
+	return &runError{err}
+}
+
+// inUse says what to do about an error of listening where somebody else does.
+func inUse(err error) error {
+	const windows = syscall.Errno(10048) // what WSAEADDRINUSE is there
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
+		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+	}
+	return err
 }

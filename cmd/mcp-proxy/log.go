@@ -8,7 +8,39 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lmittmann/tint"
 )
+
+// newLogger returns the program's log: lines for people at a terminal, JSON for
+// everybody else, or plain text if the format says so.
+func newLogger(out *output, format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
+	}
+	switch terminal := out.isTerminal(); {
+	case terminal && (format == "text" || format == "auto"):
+		return slog.New(&consoleHandler{console: newConsole(out), level: l}), nil
+	case format == "text":
+		return slog.New(tint.NewTextHandler(out, &tint.Options{Level: l, NoColor: true, ReplaceAttr: readable})), nil
+	case format == "json", format == "auto":
+		return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: use text, json or auto", format)
+}
+
+// readable writes durations as people do ("1.5s"; JSON would have nanoseconds),
+// and leaves out what says nothing.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	switch {
+	case a.Value.Kind() == slog.KindDuration:
+		a.Value = slog.StringValue(a.Value.Duration().Round(time.Millisecond).String())
+	case a.Value.Kind() == slog.KindString && a.Value.String() == "":
+		return slog.Attr{}
+	}
+	return a
+}
 
 // A consoleHandler writes the log to a console. It knows lines by their keys: what a server has
 // written to its stderr has "line", and the end of something that nobody wanted has "event".
@@ -186,4 +218,14 @@ func styleOf(l slog.Level) style {
 		return dim
 	}
 	return plain
+}
+
+// lastWord is the last line of stderr that says anything: that of npm is where its log is.
+func lastWord(stderr []string) string {
+	for _, line := range slices.Backward(stderr) {
+		if !strings.Contains(line, "A complete log of this run can be found in") {
+			return line
+		}
+	}
+	return ""
 }
