@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -31,7 +32,7 @@ func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (jso
 	case len(words) == 1 && strings.HasPrefix(strings.TrimSpace(words[0]), "{"):
 		return wholeObject([]byte(words[0]))
 	}
-	a := arguments{schema: readSchema(schema, schema), values: make(map[string][]json.RawMessage)}
+	a := arguments{schema: readSchema(schema, schema, maxDepth), values: make(map[string][][]byte)}
 	for _, w := range words {
 		if err := a.add(w); err != nil {
 			return nil, err
@@ -53,7 +54,7 @@ func wholeObject(text []byte) (json.RawMessage, error) {
 type arguments struct {
 	schema *schema
 	keys   []string
-	values map[string][]json.RawMessage
+	values map[string][][]byte
 }
 
 func (a *arguments) add(word string) error {
@@ -111,7 +112,7 @@ func (a *arguments) object() (json.RawMessage, error) {
 	return out.Bytes(), nil
 }
 
-func (a *arguments) valueOf(key string) json.RawMessage {
+func (a *arguments) valueOf(key string) []byte {
 	values := a.values[key]
 	of, err := a.schema.of(key)
 	if err != nil {
@@ -121,14 +122,7 @@ func (a *arguments) valueOf(key string) json.RawMessage {
 	if of.items == nil || whole {
 		return values[0]
 	}
-	return slices.Concat([]byte{'['}, bytes.Join(bytesOf(values), []byte{','}), []byte{']'})
-}
-
-func bytesOf(values []json.RawMessage) (all [][]byte) {
-	for _, v := range values {
-		all = append(all, v)
-	}
-	return all
+	return slices.Concat([]byte{'['}, bytes.Join(values, []byte{','}), []byte{']'})
 }
 
 // A schema is what matters of a JSON Schema for one value.
@@ -143,10 +137,8 @@ type schema struct {
 // maxDepth bounds how deep references of schemas are followed.
 const maxDepth = 16
 
-// readSchema reads a schema within root, which its references are about.
-func readSchema(root, text json.RawMessage) *schema { return readDeep(root, text, maxDepth) }
-
-func readDeep(root, text json.RawMessage, depth int) *schema {
+// readSchema reads a schema within the document root, which its references point into.
+func readSchema(root, text json.RawMessage, depth int) *schema {
 	s := &schema{root: root}
 	var in struct {
 		Ref                  string `json:"$ref"`
@@ -162,13 +154,13 @@ func readDeep(root, text json.RawMessage, depth int) *schema {
 		return s
 	}
 	if in.Ref != "" {
-		return readDeep(root, pointed(root, in.Ref), depth-1)
+		return readSchema(root, pointed(root, in.Ref), depth-1)
 	}
 	s.properties = in.Properties
 	s.closed = len(in.Properties) > 0 && (in.AdditionalProperties == nil || string(in.AdditionalProperties) == "false")
 	s.typed(in.Type)
 	for _, other := range slices.Concat(in.AnyOf, in.OneOf, in.AllOf) {
-		o := readDeep(root, other, depth-1)
+		o := readSchema(root, other, depth-1)
 		s.types = append(s.types, o.types...)
 		if s.items == nil {
 			s.items = o.items
@@ -180,7 +172,7 @@ func readDeep(root, text json.RawMessage, depth int) *schema {
 		}
 	}
 	if slices.Contains(s.types, "array") && s.items == nil {
-		s.items = readDeep(root, in.Items, depth-1)
+		s.items = readSchema(root, in.Items, depth-1)
 	}
 	return s
 }
@@ -204,7 +196,7 @@ func pointed(root json.RawMessage, ref string) json.RawMessage {
 		return nil
 	}
 	at := root
-	for _, key := range strings.Split(path, "/") {
+	for key := range strings.SplitSeq(path, "/") {
 		var object map[string]json.RawMessage
 		if json.Unmarshal(at, &object) != nil {
 			return nil
@@ -240,17 +232,13 @@ func (s *schema) has(key string) bool {
 func (s *schema) of(key string) (*schema, error) {
 	text, known := s.properties[key]
 	if !known && s.closed {
-		var names []string
-		for name := range s.properties {
-			names = append(names, name)
-		}
-		slices.Sort(names)
+		names := slices.Sorted(maps.Keys(s.properties))
 		if near := config.DidYouMean(key, names); near != "" {
 			return nil, fmt.Errorf("the tool takes no %s%s", key, near)
 		}
 		return nil, fmt.Errorf("the tool takes no %s, but %s; a JSON object goes as it is", key, strings.Join(names, ", "))
 	}
-	return readSchema(s.root, text), nil
+	return readSchema(s.root, text, maxDepth), nil
 }
 
 // value makes the text of a word a value of one of the types. A string is what nothing else

@@ -29,11 +29,8 @@ func newCall() *cobra.Command {
 			"  mcp-proxy call add a=1 b=2 -- npx -y @modelcontextprotocol/server-everything\n" +
 			"  mcp-proxy call search '{\"query\": \"x\"}' --url https://example.com/mcp",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			words, command := args, []string(nil)
-			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-				words, command = args[:dash], args[dash:]
-			}
-			words, err := d.urlAmong(words)
+			before, command := cutDash(cmd, args)
+			words, err := d.urlAmong(before)
 			if err != nil {
 				return err
 			}

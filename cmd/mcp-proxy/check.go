@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -14,14 +12,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A check holds the arguments of the command.
-type check struct {
-	file string
-	json bool
-}
-
 func newCheck() *cobra.Command {
-	var c check
+	var file string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Validate a configuration: one line for each mistake, exit code 2",
@@ -31,26 +24,26 @@ func newCheck() *cobra.Command {
 			switch {
 			case len(args) > 1:
 				return errors.New("check takes one FILE")
-			case len(args) == 1 && c.file != "":
+			case len(args) == 1 && file != "":
 				return errors.New("check takes FILE or --config FILE, not both")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				c.file = args[0]
+				file = args[0]
 			}
-			return c.run()
+			return runCheck(file, asJSON)
 		},
 	}
-	addConfigFlag(cmd, &c.file)
-	addJSONFlag(cmd, &c.json)
+	addConfigFlag(cmd, &file)
+	addJSONFlag(cmd, &asJSON)
 	return cmd
 }
 
-func (c *check) run() error {
-	found := proxy.Inspect(config.Options{File: c.file})
-	if !c.json {
+func runCheck(file string, asJSON bool) error {
+	found := proxy.Inspect(config.Options{File: file})
+	if !asJSON {
 		printInspection(found)
 	} else if err := printJSON(found); err != nil {
 		return &runError{err}
@@ -87,12 +80,7 @@ func newDoctor() *cobra.Command {
 		Example: "  mcp-proxy doctor --config mcp-proxy.yaml\n" +
 			"  mcp-proxy doctor -- npx -y @modelcontextprotocol/server-everything",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			url, command, err := commandOrURL(cmd, args)
-			if err != nil {
-				return err
-			}
-			d.url = url
-			s, err := d.load(command)
+			s, err := d.loadArgs(cmd, args)
 			if err != nil {
 				return err
 			}
@@ -104,7 +92,7 @@ func newDoctor() *cobra.Command {
 }
 
 func runDoctor(ctx context.Context, s *start, asJSON bool) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilSignal(ctx)
 	defer stop()
 	found, err := proxy.Diagnose(ctx, s.cfg, s.log)
 	if err != nil {

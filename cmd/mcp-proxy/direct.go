@@ -8,10 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,24 +53,19 @@ func (d *direct) urlAmong(words []string) ([]string, error) {
 	return slices.Delete(slices.Clone(words), at, at+1), nil
 }
 
-// commandOrURL splits arguments into one URL, which may be that of --url, and the command behind "--".
-func commandOrURL(cmd *cobra.Command, args []string) (url string, command []string, err error) {
-	before := args
-	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-		before, command = args[:dash], args[dash:]
-	}
-	given, _ := cmd.Flags().GetString("url")
+// loadArgs is load for arguments that are one URL, or one command behind "--".
+func (d *direct) loadArgs(cmd *cobra.Command, args []string) (*start, error) {
+	before, command := cutDash(cmd, args)
 	switch {
-	case given != "" && len(args) > 0:
-		return "", nil, fmt.Errorf("%s takes one URL, or one command behind --", cmd.Name())
+	case d.url != "" && len(args) > 0, len(before) > 1, len(before) == 1 && len(command) > 0:
+		return nil, fmt.Errorf("%s takes one URL, or one command behind --", cmd.Name())
 	case len(before) == 0:
-		return given, command, nil
-	case len(before) > 1 || len(command) > 0:
-		return "", nil, fmt.Errorf("%s takes one URL, or one command behind --", cmd.Name())
 	case isURL(before[0]):
-		return before[0], nil, nil
+		d.url = before[0]
+	default:
+		return nil, commandBehindDash(cmd, args)
 	}
-	return "", nil, commandBehindDash(cmd, args)
+	return d.load(command)
 }
 
 // load reads the configuration, or makes it of a command or URL.
@@ -109,7 +102,7 @@ func (d *direct) load(command []string) (*start, error) {
 // use runs f with a client of a proxy with that configuration, and stops everything that was
 // started for it. A signal cancels ctx.
 func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *proxy.Client) error) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilSignal(ctx)
 	defer stop()
 	p, err := proxy.New(proxy.Quiet(s.cfg), proxy.Options{Log: s.log, Stdio: true, Patience: s.patience()})
 	if err != nil {

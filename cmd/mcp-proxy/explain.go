@@ -16,14 +16,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// An explainer answers what the command explain is asked.
-type explainer struct {
-	adminFlags
-	as string
-}
-
 func newExplain() *cobra.Command {
-	var x explainer
+	var ask adminFlags
+	var as string
 	cmd := &cobra.Command{
 		Use:   "explain EVENT | NAME | URI",
 		Short: "Explain an event, or where a tool, prompt or resource is and who may use it",
@@ -40,24 +35,24 @@ func newExplain() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if proxy.IsEvent(args[0]) && x.as == "" {
-				return show(cmd.Context(), &x.adminFlags, "/events/"+args[0], func(e *proxy.Event) { printEvent(stdout, e, time.Now()) })
+			if proxy.IsEvent(args[0]) && as == "" {
+				return show(cmd.Context(), &ask, "/events/"+args[0], func(e *proxy.Event) { printEvent(stdout, e, time.Now()) })
 			}
-			return x.name(cmd.Context(), args[0])
+			return explainName(cmd.Context(), &ask, args[0], as)
 		},
 	}
-	x.add(cmd)
-	cmd.Flags().StringVar(&x.as, "as", "", "the `CLIENT`, such as token:ci or operator")
+	ask.add(cmd)
+	cmd.Flags().StringVar(&as, "as", "", "the `CLIENT`, such as token:ci or operator")
 	return cmd
 }
 
-// name says where a name leads, and who may use it.
-func (x *explainer) name(ctx context.Context, name string) error {
+// explainName prints which upstream has a name, and which clients may use it, or whether the client as may.
+func explainName(ctx context.Context, ask *adminFlags, name, as string) error {
 	path := "/explain/" + url.PathEscape(name)
-	if x.as != "" {
-		path += "?as=" + url.QueryEscape(x.as)
+	if as != "" {
+		path += "?as=" + url.QueryEscape(as)
 	}
-	c, err := x.client()
+	c, err := ask.client()
 	if err != nil {
 		return err
 	}
@@ -65,7 +60,7 @@ func (x *explainer) name(ctx context.Context, name string) error {
 	if err := c.getJSON(ctx, path, e); err != nil {
 		return err
 	}
-	if !x.json {
+	if !ask.json {
 		printExplanation(e)
 	} else if err := printJSON(e); err != nil {
 		return err

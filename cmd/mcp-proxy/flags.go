@@ -50,8 +50,8 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 // A start is what a command begins with.
 type start struct {
 	cfg   *config.Config
-	again reload // reads cfg anew
-	watch bool   // its files
+	again func() (*config.Config, error) // reads cfg anew; with an error it still says which files were read
+	watch bool                           // its files
 	log   *slog.Logger
 }
 

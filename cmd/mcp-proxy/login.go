@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -16,25 +14,15 @@ import (
 )
 
 func newLogin() *cobra.Command {
-	var file string
 	o := proxy.LoginOptions{Show: showLogin}
-	cmd := &cobra.Command{
+	cmd := loginCommand(&o, runLogin, &cobra.Command{
 		Use:   "login UPSTREAM|URL",
 		Short: "Log in to a remote server with OAuth, in a browser",
 		Long: "Logs in to an upstream of the configuration, or to the server at a URL, and keeps the tokens, which are refreshed when they\n" +
 			"are used. A running proxy or host uses them at once. connect and stdio log in by themselves when a server asks.",
 		Example: "  mcp-proxy login docs\n" +
 			"  mcp-proxy login https://example.com/mcp --device",
-		Args: oneLogin,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, name, err := loginConfig(file, args[0])
-			if err != nil {
-				return err
-			}
-			return runLogin(cmd.Context(), cfg, name, args[0], o)
-		},
-	}
-	addLoginFlags(cmd, &file, &o.ClientID)
+	})
 	cmd.Flags().BoolVar(&o.Device, "device", false, "log in with a browser on another device, by a code, where the server offers that")
 	cmd.Flags().BoolVar(&o.NoBrowser, "no-browser", false, "open no browser, print the address to open")
 	cmd.Flags().StringSliceVar(&o.Scopes, "scope", nil, "scopes to ask for, instead of those that are configured or that the server names; may be repeated")
@@ -42,27 +30,30 @@ func newLogin() *cobra.Command {
 }
 
 func newLogout() *cobra.Command {
-	var file string
-	var o proxy.LoginOptions
-	cmd := &cobra.Command{
+	return loginCommand(new(proxy.LoginOptions), runLogout, &cobra.Command{
 		Use:   "logout UPSTREAM|URL",
 		Short: "Log out of a remote server: revoke its tokens and delete them",
-		Args:  oneLogin,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, name, err := loginConfig(file, args[0])
-			if err != nil {
-				return err
-			}
-			return runLogout(cmd.Context(), cfg, name, args[0], o)
-		},
-	}
-	addLoginFlags(cmd, &file, &o.ClientID)
-	return cmd
+	})
 }
 
-func addLoginFlags(cmd *cobra.Command, file, clientID *string) {
-	addConfigFlag(cmd, file)
-	cmd.Flags().StringVar(clientID, "client-id", "", "client id that the server knows us by, where none is configured; an https URL is that of a client id metadata document")
+// loginCommand gives a command the argument and the flags that login and logout have in common, and runs f.
+func loginCommand(
+	o *proxy.LoginOptions, f func(ctx context.Context, cfg *config.Config, name, given string, o proxy.LoginOptions) error, cmd *cobra.Command,
+) *cobra.Command {
+	var file string
+	cmd.Args = oneLogin
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, name, err := loginConfig(file, args[0])
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return f(ctx, cfg, name, args[0], *o)
+	}
+	addConfigFlag(cmd, &file)
+	cmd.Flags().StringVar(&o.ClientID, "client-id", "", "client id that the server knows us by, where none is configured; an https URL is that of a client id metadata document")
+	return cmd
 }
 
 // oneLogin is the argument of login and logout.
@@ -90,8 +81,6 @@ func loginConfig(file, given string) (*config.Config, string, error) {
 }
 
 func runLogin(ctx context.Context, cfg *config.Config, name, given string, o proxy.LoginOptions) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	kept, err := proxy.Login(ctx, cfg, name, o)
 	if err != nil {
 		return loginFailed(err)
@@ -101,8 +90,6 @@ func runLogin(ctx context.Context, cfg *config.Config, name, given string, o pro
 }
 
 func runLogout(ctx context.Context, cfg *config.Config, name, given string, o proxy.LoginOptions) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	kept, unrevoked, err := proxy.Logout(ctx, cfg, name, o)
 	switch {
 	case errors.Is(err, proxy.ErrNoLogin):

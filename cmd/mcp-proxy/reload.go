@@ -20,15 +20,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// A reload reads the configuration again, as it was read first. With an error it still says
-// which files were read.
-type reload func() (*config.Config, error)
-
 // A takeover has a service take over what has changed in the configuration.
 type takeover struct {
 	// Static.
-	ctx   context.Context // done: nothing is taken over any more
-	again reload
+	ctx   context.Context                // done: nothing is taken over any more
+	again func() (*config.Config, error) // reads the configuration as at the start; an error comes with the files read
 	first *config.Config
 	adopt func(*config.Config) error
 	log   *slog.Logger

@@ -31,13 +31,13 @@ type service interface {
 // it has lostGrace for that. ready is called when signals find their handlers, before the
 // first client comes.
 func (s *start) run(ctx context.Context, v service, n *reporter, lostGrace time.Duration, ready func()) error {
-	hup := meaningOfHangUp(os.Stdin)
-	signals, ignore := stopSignals(hup)
+	hangUpStops, hangUpReloads := meaningOfHangUp(os.Stdin)
+	signals, ignore := stopSignals(hangUpStops)
 	defer ignore()
 	serving, over := context.WithCancel(ctx)
 	defer over()
 	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: n.adopting(v.Reload), log: s.log}
-	if hup == hangUpReloads {
+	if hangUpReloads {
 		defer t.onSignal()()
 	}
 	if s.watch {
@@ -116,33 +116,28 @@ func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced 
 // whole group, and a shell that does, too, mean no force.
 const together = 300 * time.Millisecond
 
-// A hangUp is what SIGHUP means.
-type hangUp byte
+// untilSignal returns a context that SIGINT and SIGTERM cancel, for commands that end at the first of them.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+}
 
-const (
-	hangUpReloads hangUp = iota // somebody asks for that: there is no terminal
-	hangUpStops                 // the terminal was closed
-	hangUpIgnored               // as it was when we were started: by nohup
-)
-
-// meaningOfHangUp is decided at the start, before anything asks for signals: the terminal may
-// be gone later.
-func meaningOfHangUp(stdin *os.File) hangUp {
-	switch {
-	case signal.Ignored(syscall.SIGHUP):
-		return hangUpIgnored
-	case term.IsTerminal(int(stdin.Fd())):
-		return hangUpStops
+// meaningOfHangUp reports what SIGHUP asks for: with a terminal on stdin the terminal was closed, without one an
+// operator wants a reload. It is neither if SIGHUP was ignored at the start, as by nohup. Call it before anything
+// asks for signals, and once: the terminal may be gone later.
+func meaningOfHangUp(stdin *os.File) (stops, reloads bool) {
+	if signal.Ignored(syscall.SIGHUP) {
+		return false, false
 	}
-	return hangUpReloads
+	stops = term.IsTerminal(int(stdin.Fd()))
+	return stops, !stops
 }
 
 // stopSignals returns the signals that say to stop, of which the second forces, until
 // stop is called. Those that come together are one.
-func stopSignals(hup hangUp) (signals <-chan os.Signal, stop func()) {
+func stopSignals(hangUp bool) (signals <-chan os.Signal, stop func()) {
 	all, apart := make(chan os.Signal, 2), make(chan os.Signal, 2)
 	which := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if hup == hangUpStops {
+	if hangUp {
 		which = append(which, syscall.SIGHUP)
 	}
 	signal.Notify(all, which...)

@@ -245,15 +245,10 @@ func callRows(now *proxy.Calls) *rows {
 // probePause is between the probes of healthcheck --wait.
 const probePause = 200 * time.Millisecond
 
-// A healthcheck asks one process whether all is well.
-type healthcheck struct {
-	adminFlags
-	live bool          // whether it runs is enough
-	wait time.Duration // for it to be ready
-}
-
 func newHealthcheck() *cobra.Command {
-	var h healthcheck
+	var ask adminFlags
+	var live bool
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Ask a running proxy or host whether it is ready: exit code 0 or 1",
@@ -261,21 +256,27 @@ func newHealthcheck() *cobra.Command {
 			"It prints one line. The exit code is 0 if it is ready, and 1 if it is not or does not answer.",
 		Example: "  mcp-proxy healthcheck\n  mcp-proxy healthcheck --wait 30s\n  mcp-proxy healthcheck --admin unix:///run/mcp/admin.sock",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return h.run(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path := "/readyz"
+			if live {
+				path = "/livez"
+			}
+			return runHealthcheck(cmd.Context(), &ask, path, wait)
+		},
 	}
-	h.add(cmd)
-	cmd.Flags().BoolVar(&h.live, "live", false, "ask only whether it runs (/livez)")
-	cmd.Flags().DurationVar(&h.wait, "wait", 0, "keep asking for this long until it is ready, even while none is running")
+	ask.add(cmd)
+	cmd.Flags().BoolVar(&live, "live", false, "ask only whether it runs (/livez)")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "keep asking for this long until it is ready, even while none is running")
 	return cmd
 }
 
-// run prints the answer on one line, or as JSON.
-func (h *healthcheck) run(ctx context.Context) error {
-	now, err := h.await(ctx)
+// runHealthcheck prints the answer on one line, or as JSON.
+func runHealthcheck(ctx context.Context, ask *adminFlags, path string, wait time.Duration) error {
+	now, err := awaitHealth(ctx, ask, path, wait)
 	if err != nil {
 		return err
 	}
-	if h.json {
+	if ask.json {
 		_ = printJSON(now) // the exit code is what counts
 	} else {
 		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))
@@ -286,10 +287,10 @@ func (h *healthcheck) run(ctx context.Context) error {
 	return nil
 }
 
-// await asks until the answer is yes or the time is up. It returns the last answer.
-func (h *healthcheck) await(ctx context.Context) (proxy.Health, error) {
-	now, err := h.ask(ctx)
-	ctx, cancel := context.WithTimeout(ctx, h.wait)
+// awaitHealth asks until the answer is yes or the time is up, and returns the last answer.
+func awaitHealth(ctx context.Context, ask *adminFlags, path string, wait time.Duration) (proxy.Health, error) {
+	now, err := askHealth(ctx, ask, path)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for !now.OK {
 		select {
@@ -297,7 +298,7 @@ func (h *healthcheck) await(ctx context.Context) (proxy.Health, error) {
 		case <-ctx.Done():
 			return now, err
 		}
-		next, nextErr := h.ask(ctx)
+		next, nextErr := askHealth(ctx, ask, path)
 		if ctx.Err() == nil || next.OK { // else the answer is only that the time is up
 			now, err = next, nextErr
 		}
@@ -305,15 +306,10 @@ func (h *healthcheck) await(ctx context.Context) (proxy.Health, error) {
 	return now, err
 }
 
-// ask asks once.
-func (h *healthcheck) ask(ctx context.Context) (now proxy.Health, err error) {
-	c, err := h.client()
+func askHealth(ctx context.Context, ask *adminFlags, path string) (now proxy.Health, err error) {
+	c, err := ask.client()
 	if err != nil {
 		return now, err
-	}
-	path := "/readyz"
-	if h.live {
-		path = "/livez"
 	}
 	status, body, err := c.get(ctx, path)
 	if err != nil {

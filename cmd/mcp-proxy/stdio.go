@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -79,7 +77,7 @@ func newReplay() *cobra.Command {
 // close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
 // everything within 1.5 s.
 func runStdio(ctx context.Context, command string, s *start) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilSignal(ctx)
 	defer stop()
 	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true, AdminSocket: adminSocket(command, s.log), AskLogin: askIn(s.log)})
 	if err != nil {

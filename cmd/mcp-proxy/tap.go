@@ -13,28 +13,29 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A tapQuery is what a tap is to show.
-type tapQuery struct {
-	adminFlags
-	filters          map[string]*string // by their names in the query
-	errors, payloads bool
-	record           string // file
+// tapFilters are flags, and members of the query.
+var tapFilters = []struct{ name, usage string }{
+	{"upstream", "messages of an upstream that match `GLOB`, and errors about one"},
+	{"client", "clients that call themselves so: `GLOB`"},
+	{"session", "one session: its `ID` in the log"},
+	{"method", "messages of methods that match `GLOB`, and their responses"},
+	{"tool", "calls of tools that match `GLOB`, and their responses"},
 }
 
 func newTap() *cobra.Command {
-	q := tapQuery{filters: make(map[string]*string)}
+	var ask adminFlags
+	var record string
 	cmd := &cobra.Command{
 		Use:   "tap",
 		Short: "Show messages as they pass through a running proxy or host",
@@ -45,46 +46,40 @@ func newTap() *cobra.Command {
 			"A recording has the whole content, secrets too, for mcp-proxy replay FILE. It ends with an error rather than miss a message.",
 		Example: "  mcp-proxy tap --upstream files --errors\n  mcp-proxy tap --tool 'files__*' --json | jq .tookMs\n  mcp-proxy tap --record session.ndjson",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return q.run(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runTap(cmd, &ask, record) },
 	}
-	q.add(cmd)
-	for _, f := range []struct{ name, usage string }{
-		{"upstream", "messages of an upstream that match `GLOB`, and errors about one"},
-		{"client", "clients that call themselves so: `GLOB`"},
-		{"session", "one session: its `ID` in the log"},
-		{"method", "messages of methods that match `GLOB`, and their responses"},
-		{"tool", "calls of tools that match `GLOB`, and their responses"},
-	} {
-		q.filters[f.name] = cmd.Flags().String(f.name, "", f.usage)
+	ask.add(cmd)
+	for _, f := range tapFilters {
+		cmd.Flags().String(f.name, "", f.usage)
 	}
-	cmd.Flags().BoolVar(&q.errors, "errors", false, "only responses that are errors, or results of tools that say so")
-	cmd.Flags().BoolVar(&q.payloads, "payloads", false, "show what is in messages, without what looks like a secret")
-	cmd.Flags().StringVar(&q.record, "record", "", "write all messages as they are to a new `FILE`")
+	cmd.Flags().Bool("errors", false, "only responses that are errors, or results of tools that say so")
+	cmd.Flags().Bool("payloads", false, "show what is in messages, without what looks like a secret")
+	cmd.Flags().StringVar(&record, "record", "", "write all messages as they are to a new `FILE`")
 	return cmd
 }
 
-func (q *tapQuery) run(cmd *cobra.Command) error {
+func runTap(cmd *cobra.Command, ask *adminFlags, record string) error {
 	for _, other := range []string{"errors", "method", "tool", "payloads"} {
-		if q.record != "" && cmd.Flags().Changed(other) {
+		if record != "" && cmd.Flags().Changed(other) {
 			return fmt.Errorf("--record writes all messages and excludes --%s", other)
 		}
 	}
-	c, err := q.client()
+	c, err := ask.client()
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends it by force
-	if q.record != "" {
-		return q.runRecord(ctx, c)
+	if record != "" {
+		return c.record(ctx, tapPath(cmd.Flags()), record)
 	}
-	resp, err := c.stream(ctx, q.path())
+	resp, err := c.stream(ctx, tapPath(cmd.Flags()))
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if stdout.isTerminal() && !q.json {
+	if stdout.isTerminal() && !ask.json {
 		err = printMessages(stdout, resp.Body)
 	} else {
 		_, err = io.Copy(stdout, resp.Body)
@@ -95,22 +90,21 @@ func (q *tapQuery) run(cmd *cobra.Command) error {
 	return &runError{err}
 }
 
-// path is that of the query.
-func (q *tapQuery) path() string {
+// tapPath is the path with the query that the flags make.
+func tapPath(flags *pflag.FlagSet) string {
 	query := url.Values{}
-	for name, value := range q.filters {
-		if *value != "" {
-			query.Set(name, *value)
+	for _, f := range tapFilters {
+		if value, _ := flags.GetString(f.name); value != "" {
+			query.Set(f.name, value)
 		}
 	}
-	if q.record != "" {
+	for _, name := range []string{"errors", "payloads"} {
+		if on, _ := flags.GetBool(name); on {
+			query.Set(name, "1")
+		}
+	}
+	if record, _ := flags.GetString("record"); record != "" {
 		query.Set("record", "1")
-	}
-	if q.errors {
-		query.Set("errors", "1")
-	}
-	if q.payloads {
-		query.Set("payloads", "1")
 	}
 	return "/tap?" + query.Encode()
 }
@@ -136,23 +130,23 @@ func (c *adminClient) stream(ctx context.Context, path string) (*http.Response, 
 // lastWords is how long the process may take to tell the rest of a recording that is to end.
 const lastWords = 10 * time.Second
 
-// runRecord writes a recording. When the signal comes the connection is half-closed: then the
+// record writes a recording. When the signal comes the connection is half-closed: then the
 // process tells what has passed before, and says whether that was all.
-func (q *tapQuery) runRecord(signalled context.Context, c *adminClient) error {
+func (c *adminClient) record(signalled context.Context, path, name string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var conn atomic.Value // net.Conn
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn.Store(i.Conn) }})
-	resp, err := c.stream(ctx, q.path())
+	resp, err := c.stream(ctx, path)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	file, err := os.OpenFile(q.record, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return &runError{fmt.Errorf("--record: %w", err)}
 	}
-	fmt.Fprintf(stderr, "recording to %s until Ctrl-C\n", q.record)
+	fmt.Fprintf(stderr, "recording to %s until Ctrl-C\n", name)
 	defer context.AfterFunc(signalled, func() {
 		if half, ok := conn.Load().(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite() // or it has ended
@@ -161,9 +155,9 @@ func (q *tapQuery) runRecord(signalled context.Context, c *adminClient) error {
 	})()
 	messages, err := writeRecording(file, resp.Body)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return &runError{fmt.Errorf("%s is incomplete: %w", q.record, err)}
+		return &runError{fmt.Errorf("%s is incomplete: %w", name, err)}
 	}
-	fmt.Fprintf(stderr, "%d messages are in %s, with their whole content: keep it safe\n", messages, q.record)
+	fmt.Fprintf(stderr, "%d messages are in %s, with their whole content: keep it safe\n", messages, name)
 	return nil
 }
 
@@ -217,16 +211,13 @@ func printMessages(to *output, from io.Reader) error {
 	}
 }
 
-// A tapLine is any line of a tap.
-type tapLine struct {
-	proxy.Passed
-	proxy.LeftOut
-}
-
 // readableMessage is a line of a tap for people, cut to a width unless that is zero, and
 // behind it what is in the message.
 func readableMessage(line []byte, width int, colour bool) string {
-	var l tapLine
+	var l struct { // any line of a tap
+		proxy.Passed
+		proxy.LeftOut
+	}
 	if json.Unmarshal(line, &l) != nil {
 		return oneLine(string(line), width)
 	}

@@ -25,12 +25,7 @@ func newTools() *cobra.Command {
 			"  mcp-proxy tools -- npx -y @modelcontextprotocol/server-everything\n" +
 			"  mcp-proxy tools https://example.com/mcp --all",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			url, command, err := commandOrURL(cmd, args)
-			if err != nil {
-				return err
-			}
-			d.url = url
-			s, err := d.load(command)
+			s, err := d.loadArgs(cmd, args)
 			if err != nil {
 				return err
 			}

@@ -103,6 +103,14 @@ func commandBehindDash(cmd *cobra.Command, args []string) error {
 	return behindDash(cmd, args[0])
 }
 
+// cutDash splits arguments at "--"; command is nil without one.
+func cutDash(cmd *cobra.Command, args []string) (before, command []string) {
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+		return args[:dash], args[dash:]
+	}
+	return args, nil
+}
+
 func behindDash(cmd *cobra.Command, word string) error {
 	return fmt.Errorf("unexpected argument %q: a command goes behind --, as in mcp-proxy %s -- %s", word, cmd.Name(), word)
 }
