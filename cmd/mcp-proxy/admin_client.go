@@ -25,16 +25,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// adminTime is how long an answer for an operator may take.
+// adminTime bounds how long a process may take to answer an operator.
 const adminTime = 5 * time.Second
 
-// adminAnswer is the most that is read of one.
+// adminAnswer bounds the bytes read of an answer.
 const adminAnswer = 64 << 20
 
 // adminFlags choose the process that a command asks, and how it prints the answer.
 type adminFlags struct {
-	at        string // the process
-	tokenFile string // with the token for TCP
+	at        string // --admin
+	tokenFile string // the token for TCP
 	json      bool
 }
 
@@ -45,7 +45,7 @@ func (f *adminFlags) add(cmd *cobra.Command) {
 	addJSONFlag(cmd, &f.json)
 }
 
-// client returns what asks the process that the flags choose.
+// client returns a client of the process that the flags choose.
 func (f *adminFlags) client() (*adminClient, error) {
 	token := ""
 	if f.tokenFile != "" {
@@ -65,16 +65,16 @@ func (f *adminFlags) client() (*adminClient, error) {
 	return c, nil
 }
 
-// An adminClient asks a proxy or a host that runs.
+// An adminClient asks a running proxy or host.
 type adminClient struct {
 	http  *http.Client
 	base  string // http://HOST:PORT
 	token string // "" for none
 }
 
-// adminAt returns the client of the process that --admin chooses: the path of a socket, with or
-// without unix://, HOST:PORT, a URL, or the name or number of a process of this user. "" is the
-// only one.
+// adminAt returns a client for the value of --admin: the path of a socket, with or without
+// unix://, HOST:PORT, a URL, or the name or number of a process of this user. With "" there must
+// be only one process.
 func adminAt(where string) (*adminClient, error) {
 	if !strings.ContainsAny(where, ":/."+string(filepath.Separator)) {
 		found, err := socketOf(where)
@@ -100,14 +100,14 @@ func onSocket(path string) *adminClient {
 	return newAdminClient("http://localhost", &http.Transport{DialContext: dial})
 }
 
-// newAdminClient follows no redirects: none of ours makes any, and the token is not for others.
+// newAdminClient returns a client that follows no redirects: ours are none, and the token must not go elsewhere.
 func newAdminClient(base string, t *http.Transport) *adminClient {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &adminClient{http: &http.Client{Transport: t, CheckRedirect: stay}, base: base}
 }
 
-// socketOf finds the socket of a process of this user by its name or number in the list of
-// them. "" is the only one there is.
+// socketOf returns the socket of a process of this user by its name or its number in the list.
+// With "" there must be only one process.
 func socketOf(name string) (string, error) {
 	dir, err := adminDir()
 	if err != nil {
@@ -131,17 +131,17 @@ func socketOf(name string) (string, error) {
 	return all[0].socket, nil
 }
 
-// A found is a process of this user, and what it says of itself.
+// A found is a process of this user.
 type found struct {
 	socket string
-	is     proxy.Process // zero if it does not answer
+	is     proxy.Process // what it says about itself; zero if it does not answer
 }
 
-// name is how --admin calls a process: serve-4711.
+// name is the name of a process for --admin: serve-4711.
 func (f found) name() string { return strings.TrimSuffix(filepath.Base(f.socket), ".sock") }
 
-// processesIn asks the processes that listen in a directory who they are. The oldest is first,
-// so that numbers stay when another one starts.
+// processesIn returns the processes that listen in a directory, and asks them about themselves if there are
+// several. The oldest is first, so that numbers stay valid when another one starts.
 func processesIn(dir string) (all []found) {
 	for _, path := range slices.DeleteFunc(sockets(dir), isDead) {
 		all = append(all, found{socket: path})
@@ -165,7 +165,7 @@ func processesIn(dir string) (all []found) {
 	return all
 }
 
-// listOf is a table of processes.
+// listOf formats a table of processes.
 func listOf(all []found) string {
 	r := &rows{head: "\tNAME\tCONFIGURATION\tADDRESS\tDIRECTORY\tUP"}
 	for i, f := range all {
@@ -180,7 +180,7 @@ func listOf(all []found) string {
 	return strings.TrimSuffix(table.String(), "\n")
 }
 
-// get asks for a path. The status is what the process says; an error is that it says nothing.
+// get requests a path and returns the status and the body. An error means that there was no answer.
 func (c *adminClient) get(ctx context.Context, path string) (status int, body string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
@@ -194,8 +194,8 @@ func (c *adminClient) get(ctx context.Context, path string) (status int, body st
 	return resp.StatusCode, string(text), err
 }
 
-// getJSON asks for a path, and reads the answer into a value; a [json.RawMessage] gets it as
-// it came. Its error is a runError in one line, and says why there is no such answer.
+// getJSON requests a path and decodes the answer into a value; a [json.RawMessage] gets it as it came. Its
+// error is a runError of one line.
 func (c *adminClient) getJSON(ctx context.Context, path string, into any) error {
 	status, body, err := c.get(ctx, path)
 	switch {
@@ -210,7 +210,7 @@ func (c *adminClient) getJSON(ctx context.Context, path string, into any) error 
 	return nil
 }
 
-// open asks for a path, as long as ctx. The caller closes the body.
+// open requests a path; ctx bounds the request and the reading of the body, which the caller closes.
 func (c *adminClient) open(ctx context.Context, path string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
@@ -226,7 +226,7 @@ func (c *adminClient) open(ctx context.Context, path string) (*http.Response, er
 	return resp, nil
 }
 
-// refused is the error of an answer with a status that is not 200.
+// refused returns the error of an answer whose status is not 200.
 func (c *adminClient) refused(path string, status int, body string) error {
 	why, _, _ := strings.Cut(strings.TrimSpace(body), "\n")
 	switch {
@@ -238,7 +238,7 @@ func (c *adminClient) refused(path string, status int, body string) error {
 	return fmt.Errorf("the process answered %d: %s", status, why)
 }
 
-// notThere says what to do if nobody answers.
+// notThere explains the error of a socket that does not exist.
 func notThere(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%w: no process listens there", err)
@@ -246,8 +246,8 @@ func notThere(err error) error {
 	return err
 }
 
-// adminSocket is the path of the socket where operators look into this process, which runs a
-// command; "" if there is no directory for it. Dead sockets of others are removed.
+// adminSocket returns the path of the socket for operators of this process, which runs a command;
+// "" if there is no private directory for it. It removes sockets of processes that were killed.
 func adminSocket(command string, log *slog.Logger) string {
 	dir, err := adminDir()
 	if err == nil {
@@ -261,10 +261,10 @@ func adminSocket(command string, log *slog.Logger) string {
 	return filepath.Join(dir, fmt.Sprintf("%s-%d.sock", command, os.Getpid()))
 }
 
-// adminDir is the directory of the sockets of this user: mcp-proxy in the runtime directory,
+// adminDir returns the directory of the sockets of this user: mcp-proxy in the runtime directory,
 // else mcp-proxy-UID in the temporary one.
 func adminDir() (string, error) {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) { // its specification: relative ones are ignored
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) { // the specification says to ignore relative ones
 		return filepath.Join(dir, "mcp-proxy"), nil
 	}
 	uid := os.Getuid()
@@ -274,8 +274,8 @@ func adminDir() (string, error) {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("mcp-proxy-%d", uid)), nil
 }
 
-// ownDir makes a directory that nobody else can use, if it is not there. What is there must
-// be one: in the temporary directory anybody may have made it, and could then pass for us.
+// ownDir creates a directory that only this user can access. If it exists, it must be private:
+// anybody can create one in the temporary directory, and could then impersonate this process.
 func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -290,24 +290,24 @@ func ownDir(dir string) error {
 	return nil
 }
 
-// sockets are those in a directory.
+// sockets returns the paths of the sockets in a directory.
 func sockets(dir string) []string {
-	found, _ := filepath.Glob(filepath.Join(dir, "*.sock")) // the pattern is good
+	found, _ := filepath.Glob(filepath.Join(dir, "*.sock")) // fails only for a bad pattern
 	return found
 }
 
-// sweep removes the sockets of processes that were killed. One that has just been made may
-// not be listened at yet.
+// sweep removes the sockets of processes that were killed. It keeps those of the last minute: their processes may
+// not listen yet.
 func sweep(dir string) {
 	for _, path := range sockets(dir) {
 		info, err := os.Lstat(path)
 		if err == nil && time.Since(info.ModTime()) > time.Minute && isDead(path) {
-			_ = os.Remove(path) // or somebody else has
+			_ = os.Remove(path) // another process may have removed it
 		}
 	}
 }
 
-// isDead reports whether nobody listens at a socket any more.
+// isDead reports whether no process listens at a socket any more.
 func isDead(path string) bool {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -316,7 +316,7 @@ func isDead(path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// show asks a running process for a path, and prints the answer or its JSON.
+// show requests a path of a running process, and prints the answer, or its JSON.
 func show[T any](ctx context.Context, ask *adminFlags, path string, print func(*T)) error {
 	c, err := ask.client()
 	if err != nil {

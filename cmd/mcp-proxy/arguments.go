@@ -14,11 +14,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// maxArguments is the most that is read of arguments on stdin, in bytes.
+// maxArguments bounds the bytes of arguments read from stdin.
 const maxArguments = 64 << 20
 
-// toolArguments makes the arguments of a call of words: one JSON object, "-" for one on stdin, or
-// key=value each, whose types are those of the tool's inputSchema. key:=JSON is a value as it is.
+// toolArguments returns the arguments of a call as a JSON object. words are one JSON object, "-" for
+// one on stdin, or any number of key=value, typed by the tool's inputSchema, and key:=JSON.
 func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (json.RawMessage, error) {
 	switch {
 	case len(words) == 0:
@@ -41,7 +41,7 @@ func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (jso
 	return a.object()
 }
 
-// wholeObject checks that a text is one object. It goes as it is: big numbers stay.
+// wholeObject checks that a text is one JSON object, and returns its bytes: decoding would change big numbers.
 func wholeObject(text []byte) (json.RawMessage, error) {
 	text = bytes.TrimSpace(text)
 	if !json.Valid(text) || len(text) == 0 || text[0] != '{' {
@@ -50,7 +50,7 @@ func wholeObject(text []byte) (json.RawMessage, error) {
 	return text, nil
 }
 
-// arguments are the values of key=value, in the order in which keys came first.
+// arguments are the values of key=value, in the order of the first of each key.
 type arguments struct {
 	schema *schema
 	keys   []string
@@ -92,7 +92,7 @@ func (a *arguments) put(key string, value json.RawMessage) error {
 	return nil
 }
 
-// object is the JSON of all. What is an array, and was given element by element, is one.
+// object returns all arguments as JSON. The values of a key for an array are its elements.
 func (a *arguments) object() (json.RawMessage, error) {
 	var out bytes.Buffer
 	out.WriteByte('{')
@@ -125,12 +125,12 @@ func (a *arguments) valueOf(key string) []byte {
 	return slices.Concat([]byte{'['}, bytes.Join(values, []byte{','}), []byte{']'})
 }
 
-// A schema is what matters of a JSON Schema for one value.
+// A schema is the part of a JSON Schema that decides how the text of one value is read.
 type schema struct {
-	types      []string // that it may be; none: any
+	types      []string // allowed types; none: any
 	properties map[string]json.RawMessage
-	closed     bool    // no other properties
-	items      *schema // of an array; nil: it is none
+	closed     bool    // other properties are not allowed
+	items      *schema // of an array; nil if it is none
 	root       json.RawMessage
 }
 
@@ -177,7 +177,7 @@ func readSchema(root, text json.RawMessage, depth int) *schema {
 	return s
 }
 
-// typed adds the types of the member "type", which is one or several.
+// typed adds the types of the member "type": a string, or a list of strings.
 func (s *schema) typed(text json.RawMessage) {
 	var one string
 	if json.Unmarshal(text, &one) == nil && one != "" {
@@ -189,7 +189,7 @@ func (s *schema) typed(text json.RawMessage) {
 	s.types = append(s.types, several...)
 }
 
-// pointed is what a reference within a document is about, such as "#/$defs/Color".
+// pointed returns the value that a reference such as "#/$defs/Color" points to; nil for none.
 func pointed(root json.RawMessage, ref string) json.RawMessage {
 	path, found := strings.CutPrefix(ref, "#/")
 	if !found {
@@ -206,7 +206,7 @@ func pointed(root json.RawMessage, ref string) json.RawMessage {
 	return at
 }
 
-// typeOf is the type of a value.
+// typeOf returns the type of a valid JSON value.
 func typeOf(v json.RawMessage) string {
 	switch v[0] {
 	case '"':
@@ -241,8 +241,7 @@ func (s *schema) of(key string) (*schema, error) {
 	return readSchema(s.root, text, maxDepth), nil
 }
 
-// value makes the text of a word a value of one of the types. A string is what nothing else
-// can be.
+// value returns a text as JSON of one of the types. It is a string only if no other type fits.
 func (s *schema) value(text string) (json.RawMessage, error) {
 	raw := json.RawMessage(strings.TrimSpace(text))
 	if json.Valid(raw) {

@@ -67,7 +67,7 @@ func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy
 	case err == nil:
 	case errors.As(err, new(*proxy.AnswerError)) || ctx.Err() != nil:
 		return failed(ctx, err)
-	case len(o.Missing)+len(cfg.Links) > 0: // it may be one of those, and the call then fails with what is wrong there
+	case len(o.Missing)+len(cfg.Links) > 0: // the tool may be there: then the call's own error says what is wrong
 		tool = &offered{Name: name}
 	default:
 		return &runError{err}
@@ -80,7 +80,7 @@ func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy
 	if err != nil {
 		return err
 	}
-	params := slices.Concat([]byte(`{"name":`), quoted, []byte(`,"arguments":`), args, []byte(`}`)) // whose bytes stay
+	params := slices.Concat([]byte(`{"name":`), quoted, []byte(`,"arguments":`), args, []byte(`}`)) // the bytes of args stay
 	result, err := c.Request(ctx, "tools/call", params, showProgress())
 	if err != nil {
 		return failed(ctx, err)
@@ -88,8 +88,7 @@ func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy
 	return printResult(result, d.json)
 }
 
-// isThere reports whether the upstream that the prefix of a name tells, which is behind a proxy,
-// has its tools listed.
+// isThere reports whether a proxy at a URL lists tools with the prefix of a name: then the upstream has started.
 func isThere(o *proxy.Offer, name string) bool {
 	prefix, _, found := strings.Cut(name, "__")
 	return found && slices.ContainsFunc(o.Tools, func(raw json.RawMessage) bool {
@@ -99,9 +98,9 @@ func isThere(o *proxy.Offer, name string) bool {
 	})
 }
 
-// awaitTool returns a tool that a server at a URL does not list. That may be a proxy, whose
-// list leaves out what still starts, and which holds a request for that until it is there. The
-// list is looked at meanwhile.
+// awaitTool waits for a tool that a server at a URL does not list yet. The server may be a proxy, whose list
+// leaves out upstreams that are starting. A proxy holds a request for such an upstream until it has started, so a
+// probe tells when that is; meanwhile awaitTool asks for the list again and again.
 func awaitTool(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string) (*offered, error) {
 	probing, enough := context.WithTimeout(ctx, mostWait)
 	defer enough()
@@ -124,7 +123,7 @@ func awaitTool(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string
 			return nil, err
 		}
 		tool, err := find(o, name)
-		if probed == nil { // it is there, but the proxy may not have its list yet
+		if probed == nil { // it has started, but the proxy may not have its list yet
 			left--
 		}
 		if err == nil || probed == nil && (!waited || left < 0) {
@@ -136,10 +135,10 @@ func awaitTool(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string
 	}
 }
 
-// probe asks for a prompt of a name, which does nothing but wait for its server. What comes of
-// it is the error of a server that cannot be reached; that there is no such prompt is none.
+// probe requests a prompt with the name of a tool, which only waits for its server. The channel gets one value:
+// the error of a server that cannot be reached, else nil, also if there is no such prompt.
 func probe(ctx context.Context, c *proxy.Client, name string) <-chan error {
-	probed := make(chan error, 1) // takes the one result, whoever waits for it
+	probed := make(chan error, 1) // the send never blocks, even if nobody receives
 	quoted, err := json.Marshal(name)
 	if err != nil {
 		probed <- err
@@ -157,17 +156,17 @@ func probe(ctx context.Context, c *proxy.Client, name string) <-chan error {
 }
 
 const (
-	// lookEach is how often a server is asked anew for its tools, while one is missing.
+	// lookEach is the time between requests for the list while a tool is missing.
 	lookEach = 500 * time.Millisecond
 
-	// mostLooks is how often when it has started.
+	// mostLooks bounds these requests after the server has started.
 	mostLooks = 4
 
-	// mostWait bounds how long it may take to start.
+	// mostWait bounds how long the server may take to start.
 	mostWait = 2 * time.Minute
 )
 
-// find returns the tool of that name.
+// find returns the tool with a name. Its error suggests a similar one.
 func find(o *proxy.Offer, name string) (*offered, error) {
 	var names []string
 	for _, raw := range o.Tools {
@@ -184,11 +183,11 @@ func find(o *proxy.Offer, name string) (*offered, error) {
 	return nil, fmt.Errorf("there is no tool %q%s", name, config.DidYouMean(name, names))
 }
 
-// progressPause is the least time between lines about progress.
+// progressPause is the minimum time between two lines about progress.
 const progressPause = 100 * time.Millisecond
 
-// showProgress returns what tells a person what a server tells, but not of each step of a quick
-// one. Nobody calls it twice at a time.
+// showProgress returns a function that prints progress to stderr, but not every step of a fast server. It must not be
+// called concurrently.
 func showProgress() func(proxy.Progress) {
 	var last time.Time
 	return func(p proxy.Progress) {
@@ -204,13 +203,13 @@ func showProgress() func(proxy.Progress) {
 	}
 }
 
-// A block is one part of the content of a result.
+// A block is one element of the content of a result.
 type block struct {
 	Type, Text, Data, MimeType, URI, Name string
 	Resource                              struct{ URI, Text, Blob, MimeType string }
 }
 
-// printResult prints what a tool has answered.
+// printResult prints the result of a tool. Its error is errAnswerIsNo if the result is an error.
 func printResult(result json.RawMessage, asJSON bool) error {
 	var r struct {
 		Content           []block
@@ -247,7 +246,7 @@ func printContent(out io.Writer, content []block) error {
 	return nil
 }
 
-// plain is a block as text. What is not text is described.
+// plain returns a block as text, or a description of a block that is not text.
 func (b *block) plain() string {
 	r := b.Resource
 	switch b.Type {

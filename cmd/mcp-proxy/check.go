@@ -54,7 +54,7 @@ func runCheck(file string, asJSON bool) error {
 	return nil
 }
 
-// printInspection prints the warnings and a summary. The caller returns the problems as errors.
+// printInspection prints the warnings and a summary. The problems are the error of runCheck, which main prints.
 func printInspection(found *proxy.Inspection) {
 	for _, w := range found.Warnings {
 		fmt.Fprintln(stderr, "warning:", w)
@@ -115,7 +115,7 @@ func printDiagnosis(d *proxy.Diagnosis) {
 		if t := &d.Upstreams[i]; t.OK() {
 			list.add(t.Upstream, t.Transport, speaks(t), latency(t.StartMs), latency(t.ListMs),
 				fmt.Sprintf("%d (%s)", t.Tools.Count, size(t.Tools.Bytes)), t.Prompts.Count, t.Resources.Count+t.Templates.Count)
-		} else if t.Upstream != "" { // else a link that is not there
+		} else if t.Upstream != "" { // else it is a link that is down
 			list.add(t.Upstream, t.Transport, speaks(t), "failed")
 		}
 	}
@@ -131,7 +131,7 @@ func printDiagnosis(d *proxy.Diagnosis) {
 	}
 }
 
-// speaks is the era and version of an upstream, in few words.
+// speaks returns the eras and the version of an upstream: "legacy 2025-11-25".
 func speaks(t *proxy.Trial) string {
 	return strings.TrimSpace(strings.Join(t.Speaks, "+") + " " + t.Version)
 }
@@ -144,7 +144,7 @@ func printFinding(f proxy.Finding) {
 	fmt.Fprintf(stdout, "\n%s: %s%s\n  %s.\n", f.Level, name, printable(f.What), f.Do)
 }
 
-// printStderr prints the last words of an upstream that failed.
+// printStderr prints the last lines of stderr of an upstream that failed.
 func printStderr(d *proxy.Diagnosis, upstream string) {
 	for i := range d.Upstreams {
 		if t := &d.Upstreams[i]; t.Upstream == upstream {

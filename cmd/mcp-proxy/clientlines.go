@@ -10,32 +10,32 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// ClientLines are the clients that are told of: each when its first request was answered, since
-// then it has said what it is called, and when its session is over.
+// ClientLines tell which clients connect and disconnect: each client when its first request has ended, since
+// its name is known then, and when its session ends.
 type clientLines struct {
-	tell func(text string) // must not wait
+	tell func(text string) // writes a line; must not block
 
 	open sync.Map  // *connectedClient by session
-	once sync.Once // of saying that several are one
+	once sync.Once // guards the hint about clients that share a session
 }
 
-// A connectedClient is a session, of one client or of all of one principal.
+// A connectedClient is a session: that of one client, or of all clients of one principal.
 type connectedClient struct {
 	transport string
 	principal string
 
 	mu    sync.Mutex // guards names
-	names []string   // of its clients, as they call themselves
+	names []string   // the names that its clients gave
 }
 
-// mostClientLines bounds the names that one session has here.
+// mostClientLines bounds the names kept of one session.
 const mostClientLines = 16
 
 func (v *clientLines) came(s proxy.Session) {
 	v.open.Store(s.ID, &connectedClient{transport: s.Transport, principal: s.Principal})
 }
 
-// asked is called for each call of a client.
+// asked is called when a request of a client has ended.
 func (v *clientLines) asked(c proxy.Request, _ proxy.End) {
 	found, ok := v.open.Load(c.Session)
 	if !ok {
@@ -69,7 +69,7 @@ func (v *connectedClient) hello(name string, c proxy.Request) string {
 	return fmt.Sprintf("%s connected (%s, session %s)", name, strings.Join(about, ", "), c.Session)
 }
 
-// left is called at the end of each session. Who has said nothing is not told of.
+// left is called at the end of each session. A session without a request has no line.
 func (v *clientLines) left(s proxy.Session, end proxy.End) {
 	found, ok := v.open.LoadAndDelete(s.ID)
 	if !ok {

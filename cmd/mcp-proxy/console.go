@@ -11,21 +11,21 @@ import (
 	"unicode/utf8"
 )
 
-// A console writes lines for people: a time, whom it is about, and what there is to say.
+// A console writes lines for people: a time, the name of an upstream or a client, and a text.
 type console struct {
 	// Static.
-	obey  func(line string) // writes what is printable, but for colours
-	wide  func() int        // of the terminal; 0 for none
+	obey  func(line string) // writes text that is printable except for colours
+	wide  func() int        // columns of the terminal; 0 for none
 	color bool
-	live  bool // somebody looks on: it is a terminal
+	live  bool // it is a terminal
 
 	mu    sync.Mutex // held while a line is written; guards the fields below
-	named int        // how wide names are, so far
+	named int        // columns of the widest name so far
 	folds map[string]*fold
 }
 
-// newConsole returns the console on a file, with colours if that is a terminal that has them and
-// nobody has said NO_COLOR (no-color.org).
+// newConsole returns the console on an output. It has colours if that is a terminal that supports them,
+// and NO_COLOR is not set (no-color.org).
 func newConsole(out *output) *console {
 	c := &console{obey: out.command, wide: out.width, folds: make(map[string]*fold), live: out.isTerminal()}
 	c.color = c.live && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && obeysEscapes(out.file)
@@ -40,12 +40,12 @@ func (c *console) in(s style, text string) string {
 }
 
 const (
-	leastNamed = 6  // columns that names have
-	mostNamed  = 16 // to which longer ones do not move the rest
-	timed      = 60 // columns that a terminal needs to have times
+	leastNamed = 6  // minimum columns for names
+	mostNamed  = 16 // maximum columns for names; a longer one moves its own line only
+	timed      = 60 // columns of a terminal from which on lines have a time
 )
 
-// know makes room for names of upstreams.
+// know widens the column of names.
 func (c *console) know(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,14 +54,14 @@ func (c *console) know(names ...string) {
 	}
 }
 
-// say writes one line about something that has that name.
+// say writes a line about an upstream, a link or a client.
 func (c *console) say(at time.Time, name string, s style, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sayLocked(at, name, s, text)
 }
 
-// state writes one line about the state that something is in: one word, and what more there is.
+// state writes a line about a change of state: the state in one word, and a text.
 func (c *console) state(name string, s style, state, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *console) sayLocked(at time.Time, name string, s style, text string) {
 	c.lineLocked(at, name, plain, "", s, text)
 }
 
-// lineLocked writes a line: a time, a name, a state if there is one, and text, which is wrapped.
+// lineLocked writes a line: a time, a name, a state unless it is "", and text, which is wrapped.
 func (c *console) lineLocked(at time.Time, name string, ss style, state string, s style, text string) {
 	var b strings.Builder
 	wide, indent := c.wide(), 0
@@ -99,17 +99,17 @@ func (c *console) lineLocked(at time.Time, name string, ss style, state string, 
 	c.obey(b.String())
 }
 
-// bare is a printable text without colours and the like, which servers mean well.
+// bare makes a text printable, without escape sequences: servers write colours.
 func bare(text string) string { return printable(escapes.ReplaceAllString(text, "")) }
 
-// write writes text that is printable, but for colours.
+// write writes text that is printable except for colours.
 func (c *console) write(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.obey(text)
 }
 
-// nameStyle is how a name looks before text of a style.
+// nameStyle returns the style of a name before text of a style.
 func nameStyle(s style) style {
 	if s == dim {
 		return dim
@@ -117,10 +117,10 @@ func nameStyle(s style) style {
 	return bold
 }
 
-// leastText is how many columns text must have to be wrapped: in fewer a terminal does it as well.
+// leastText is the minimum of columns for wrapping: below it the terminal wraps as well.
 const leastText = 24
 
-// wrap breaks text into lines of so many columns, between words. A longer word has a line of its own.
+// wrap breaks text between words into lines of at most wide columns. A longer word has a line of its own.
 func wrap(text string, wide int) (lines []string) {
 	for part := range strings.SplitSeq(text, "\n") {
 		line, n := "", 0
@@ -140,23 +140,23 @@ func wrap(text string, wide int) (lines []string) {
 	return lines
 }
 
-// A fold leaves out lines about one thing that were there a moment ago, and counts them.
+// A fold suppresses repeated lines about one upstream, and counts them.
 type fold struct {
-	told []recentLine // the last ones, the newest last
-	more int          // left out since
+	told []recentLine // the last lines written, the newest last
+	more int          // lines suppressed since
 }
 
 type recentLine struct {
-	text string // but for its time
+	text string // without its time
 	at   time.Time
 }
 
 const (
-	foldLines = 32          // that are remembered
-	foldTime  = time.Minute // until a line is news again
+	foldLines = 32          // lines remembered
+	foldTime  = time.Minute // after this time a line is written again
 )
 
-// fresh reports whether a line is news, and returns a line about those that were not.
+// fresh reports whether a line is to be written, and returns a line about those suppressed before it, if any.
 func (f *fold) fresh(at time.Time, text string) (before string, ok bool) {
 	text = stamp.ReplaceAllString(text, "")
 	for _, t := range f.told {
@@ -177,16 +177,16 @@ func (f *fold) fresh(at time.Time, text string) (before string, ok bool) {
 }
 
 var (
-	// stamp is the time that a line begins with.
+	// stamp matches a time at the beginning of a line.
 	stamp = regexp.MustCompile(`^[\[(]?[0-9]{1,4}[-/:.][0-9][-/:.,0-9TZ+ ]*[\])]?\s*`)
 
-	// escapes are sequences that terminals obey (ECMA-48: CSI, OSC, and those of two characters).
+	// escapes matches sequences that terminals obey (ECMA-48: CSI, OSC, and those of two characters).
 	escapes = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[ -Z\\^-~])`)
 )
 
-// withoutArt returns what a line says, without colours, frames and pictures; "" for nothing.
+// withoutArt returns a line without colours, frames and pictures; "" if no letter or digit is left.
 func withoutArt(line string) string {
-	line = strings.ReplaceAll(escapes.ReplaceAllString(line, ""), "\r", " ") // progress that was drawn over itself
+	line = strings.ReplaceAll(escapes.ReplaceAllString(line, ""), "\r", " ") // a progress bar redraws its line
 	bare := strings.TrimFunc(strings.Map(func(r rune) rune {
 		if isArt(r) {
 			return ' '
@@ -194,15 +194,15 @@ func withoutArt(line string) string {
 		return r
 	}, line), unicode.IsSpace)
 	if !strings.ContainsFunc(bare, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
-		return "" // a ruler, or a picture of signs
+		return ""
 	}
 	if bare == strings.TrimSpace(line) {
-		return strings.TrimRightFunc(line, unicode.IsSpace) // as it is indented
+		return strings.TrimRightFunc(line, unicode.IsSpace) // keep the indentation
 	}
 	return bare
 }
 
-// isArt tells of lines of boxes, blocks, geometric shapes that make pictures, and Braille.
+// isArt reports whether a character draws boxes or blocks, is a geometric shape or Braille: servers make pictures of these.
 func isArt(r rune) bool {
 	return r >= 0x2500 && r <= 0x259f || r >= 0x2800 && r <= 0x28ff || r == 0x1fb00
 }

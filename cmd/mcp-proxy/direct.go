@@ -18,7 +18,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A direct command starts servers for itself, uses them and stops them.
+// A direct holds the flags of a command that starts servers itself, uses them and stops them.
 type direct struct {
 	config       string
 	url          string
@@ -40,7 +40,7 @@ func (d *direct) addFlags(cmd *cobra.Command) {
 	addJSONFlag(cmd, &d.json)
 }
 
-// urlAmong takes a URL out of the words before or behind the name of a tool.
+// urlAmong removes a URL before or after the name of a tool from words, and sets d.url.
 func (d *direct) urlAmong(words []string) ([]string, error) {
 	at := slices.IndexFunc(words[:min(len(words), 2)], isURL)
 	if at < 0 {
@@ -68,7 +68,7 @@ func (d *direct) loadArgs(cmd *cobra.Command, args []string) (*start, error) {
 	return d.load(command)
 }
 
-// load reads the configuration, or makes it of a command or URL.
+// load reads the configuration, or makes one from the command or the URL.
 func (d *direct) load(command []string) (*start, error) {
 	log, err := newLogger(stderr, "auto", d.logLevel)
 	if err != nil {
@@ -99,8 +99,8 @@ func (d *direct) load(command []string) (*start, error) {
 	return &start{cfg: cfg, log: log}, nil
 }
 
-// use runs f with a client of a proxy with that configuration, and stops everything that was
-// started for it. A signal cancels ctx.
+// use runs f with a client of a proxy with that configuration, and then stops everything that was
+// started. A signal cancels the context of f.
 func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *proxy.Client) error) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -108,7 +108,7 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 	if err != nil {
 		return failedBy(err)
 	}
-	defer func() { _ = p.Shutdown(ctx) }() // forced by a signal alone
+	defer func() { _ = p.Shutdown(ctx) }() // it fails only if a signal forces it
 	client, err := p.Client(ctx, "")
 	if answer, ok := errors.AsType[*proxy.AnswerError](err); ok && answer.Status() > 0 && ctx.Err() == nil {
 		return &runError{fmt.Errorf("%w%s", err, wrongPath(ctx, s.cfg, answer.Status()))}
@@ -120,10 +120,10 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 	return f(ctx, p, client)
 }
 
-// wrongPath says more of a URL that was answered with a status of HTTP: what its server says
-// of a path that it does not have, and where MCP servers usually are.
+// wrongPath returns a hint for a URL that was answered with an HTTP status: what its server says
+// about an unknown path, and where MCP servers usually are.
 func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
-	if len(cfg.Upstreams) == 0 { // it is behind a link
+	if len(cfg.Upstreams) == 0 { // the server is behind a link
 		return ""
 	}
 	at, err := url.Parse(cfg.Upstreams[0].URL)
@@ -147,8 +147,8 @@ func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
 	return hint
 }
 
-// notFound is what a server says of a path that it does not have, if that is an error of
-// JSON-RPC: a page would be of no use.
+// notFound returns the message of the JSON-RPC error with which a server answers an unknown path;
+// "" for any other answer, such as a page.
 func notFound(ctx context.Context, at url.URL, headers map[string]string) string {
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
@@ -160,7 +160,7 @@ func notFound(ctx context.Context, at url.URL, headers map[string]string) string
 	for name, value := range headers {
 		r.Header.Set(name, value)
 	}
-	c := newAdminClient("", &http.Transport{Proxy: http.ProxyFromEnvironment}).http // which follows no redirects
+	c := newAdminClient("", &http.Transport{Proxy: http.ProxyFromEnvironment}).http // follows no redirects
 	defer c.CloseIdleConnections()
 	resp, err := c.Do(r)
 	if err != nil {
@@ -172,11 +172,11 @@ func notFound(ctx context.Context, at url.URL, headers map[string]string) string
 	return oneLine(body.Error.Message, 2000)
 }
 
-// patience is how long a server may take to start.
+// patience is how long the client waits for the servers to start.
 func (s *start) patience() (longest time.Duration) {
 	longest = time.Second
 	for _, u := range s.cfg.Upstreams {
 		longest = max(longest, u.StartTimeout)
 	}
-	return longest + time.Second // the server's own end says more
+	return longest + time.Second // a server's own timeout comes first: its error says more
 }

@@ -15,7 +15,7 @@
 //	mcp-proxy schema
 //	mcp-proxy version
 //
-// The program is flags, signals, terminal output and exit codes; all else is package
+// The program is flags, signals, terminal output and exit codes. Everything else is package
 // proxy, which it embeds as any other program could:
 //
 //	flags ─► config ─► serve          proxy.New: Listen, Serve ──┐
@@ -24,7 +24,10 @@
 //	                   tools, call    proxy.New: Client  ──► Shutdown (direct.go)
 //	                   check, doctor  proxy.Inspect, proxy.Diagnose
 //
-// SIGHUP is Reload where stdin is no terminal, as is a changed file with --watch. A process
-// has a Unix socket for operators, where status and all that ask find it (admin_client.go).
-// On a terminal the log is lines for people (console.go, reporter.go). Only main exits.
+// SIGHUP calls Reload if stdin is no terminal, and so does a changed file with --watch. Each process
+// listens at a Unix socket for operators, where status and the like find it (admin_client.go). On a
+// terminal the log is lines for people (console.go, log.go, reporter.go). Only main exits.
+//
+// References between the files run downwards: main.go, the commands, service.go and direct.go, reporter.go
+// and admin_client.go, then flags.go, log.go, usage.go, console.go, table.go and output.go.
 package main

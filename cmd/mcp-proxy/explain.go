@@ -95,7 +95,7 @@ func printExplanation(e *proxy.Explanation) {
 	}
 }
 
-// sayWhere says where the name leads, and what is there.
+// sayWhere says which upstream has the name, and the state of its servers.
 func sayWhere(e *proxy.Explanation, say func(what, text string)) {
 	if e.Upstream != "" {
 		where := "to " + e.Upstream
@@ -151,14 +151,14 @@ func ruling(r proxy.Ruling) string {
 	return text
 }
 
-// An eventPrinter tells an event to people.
+// An eventPrinter prints an event for people.
 type eventPrinter struct {
 	*proxy.Event
 	now time.Time
 	out *tabwriter.Writer
 }
 
-// printEvent writes what is known of an event, a line for each thing.
+// printEvent prints what is known about an event, one fact a line.
 func printEvent(w io.Writer, e *proxy.Event, now time.Time) {
 	s := &eventPrinter{e, now, tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)}
 	fmt.Fprintf(w, "%s  %s\n", e.ID, printable(e.What))
@@ -180,17 +180,17 @@ func printEvent(w io.Writer, e *proxy.Event, now time.Time) {
 		s.say("note", "stderr and lists were discarded to make room for newer events")
 	}
 	s.rest()
-	_ = s.out.Flush() // who reads has gone, perhaps
+	_ = s.out.Flush() // a closed pipe is no error
 }
 
-// say writes a line, unless there is nothing to say.
+// say prints a line, unless its text is empty.
 func (s *eventPrinter) say(what, text string) {
 	if text != "" {
 		fmt.Fprintf(s.out, "  %s\t%s\n", what, printable(text))
 	}
 }
 
-// list writes lines under one heading.
+// list prints lines under one heading.
 func (s *eventPrinter) list(what string, lines []string) {
 	for _, line := range lines {
 		s.say(what, line)
@@ -198,12 +198,12 @@ func (s *eventPrinter) list(what string, lines []string) {
 	}
 }
 
-// when is a time, and how long ago that was.
+// when returns a time, and how long ago it was.
 func (s *eventPrinter) when(t time.Time) string {
 	return fmt.Sprintf("%s, %s ago", t.Local().Format(time.DateTime), roughly(s.now.Sub(t)))
 }
 
-// clock is a time of day, and the day if that is another one.
+// clock returns a time of day, with the date if it is not that of the event.
 func (s *eventPrinter) clock(t time.Time) string {
 	if t, at := t.Local(), s.Time.Local(); t.YearDay() == at.YearDay() && t.Year() == at.Year() {
 		return t.Format(time.TimeOnly)
@@ -211,7 +211,7 @@ func (s *eventPrinter) clock(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// about says what has ended.
+// about returns what happened, and details of the server.
 func (s *eventPrinter) about() string {
 	words := map[proxy.EventKind]string{
 		proxy.ServerEnded:    "the server of " + s.Upstream + " ended unexpectedly",
@@ -298,7 +298,7 @@ func (s *eventPrinter) told() {
 	s.list("told", withMore(lines, s.ToldLeftOut))
 }
 
-// next says what comes of it.
+// next says what the event leads to: a restart, or when one is allowed.
 func (s *eventPrinter) next() {
 	var parts []string
 	if s.Failures > 1 {
@@ -318,7 +318,7 @@ func (s *eventPrinter) next() {
 	s.say("next", strings.Join(parts, ", "))
 }
 
-// rest says where more is known.
+// rest says where to ask for more.
 func (s *eventPrinter) rest() {
 	if s.Host {
 		s.say("more", "the host behind the link "+s.Link+" saw it: ask there with mcp-proxy explain "+s.ID)

@@ -11,11 +11,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// options are what the flags of most commands say.
+// options are the flags of serve, stdio, connect and host.
 type options struct {
 	config    string
-	from      config.Options // what flags of serve set
-	watch     bool           // serve and host: its files for changes
+	from      config.Options // servers, and for serve how it listens
+	watch     bool           // serve and host: reload when files change
 	logFormat string
 	logLevel  string
 }
@@ -25,7 +25,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	o.addLogFlags(cmd)
 }
 
-// addCommandFlags adds the flags that give upstreams without a file.
+// addCommandFlags adds the flags that define upstreams without a file.
 func (o *options) addCommandFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.from.Servers, "server", nil, "an upstream without a file: `NAME=COMMAND` or NAME=URL; may be repeated")
 	flags.StringArrayVar(&o.from.Env, "env", nil, "`NAME=VALUE` for the commands given here; may be repeated")
@@ -33,7 +33,7 @@ func (o *options) addCommandFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.from.Shared, "shared", false, "one process of each server given here for all clients, in place of one each")
 }
 
-// addWatchFlag adds the flag of commands that can take over a changed configuration.
+// addWatchFlag adds the flag of commands that can reload their configuration.
 func (o *options) addWatchFlag(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.watch, "watch", false, "reload the configuration when its files change, as SIGHUP does without a terminal")
 }
@@ -47,15 +47,15 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file, YAML, JSON or TOML (default: mcp-proxy.yaml in the working directory, then in the user's configuration directory)")
 }
 
-// A start is what a command begins with.
+// A start is what a command begins with: its configuration and its log.
 type start struct {
 	cfg   *config.Config
 	again func() (*config.Config, error) // reads cfg anew; with an error it still says which files were read
-	watch bool                           // its files
+	watch bool                           // reload when one of its files changes
 	log   *slog.Logger
 }
 
-// with is a command that runs f with what its flags say.
+// with returns the RunE of a command: load the configuration, then run f.
 func (o *options) with(f func(context.Context, *start) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := o.load(args, o.from)
@@ -66,8 +66,8 @@ func (o *options) with(f func(context.Context, *start) error) func(*cobra.Comman
 	}
 }
 
-// load reads the configuration from the flags and what else from says, and sets up
-// the log. Arguments are the command behind "--".
+// load reads the configuration that the flags and from describe, and sets up the log. args are
+// the command behind "--".
 func (o *options) load(args []string, from config.Options) (*start, error) {
 	log, err := newLogger(stderr, o.logFormat, o.logLevel)
 	if err != nil {
@@ -92,8 +92,8 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 	return &start{cfg: cfg, again: read, watch: o.watch, log: log}, err
 }
 
-// given sets a flag. An empty one is a variable of a script that was not set, and nobody
-// who gives a token or a certificate wants none.
+// given returns the setter of a flag that must not be empty. An empty value is most likely a script's variable
+// that is not set, and ignoring it would drop a token or a certificate.
 func given(to *string) func(string) error {
 	return func(s string) error {
 		if *to = s; s == "" {

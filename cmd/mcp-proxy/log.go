@@ -12,8 +12,8 @@ import (
 	"github.com/lmittmann/tint"
 )
 
-// newLogger returns the program's log: lines for people at a terminal, JSON for
-// everybody else, or plain text if the format says so.
+// newLogger returns the program's log: lines for people on a terminal, else JSON, or plain text
+// with format "text".
 func newLogger(out *output, format, level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -30,8 +30,8 @@ func newLogger(out *output, format, level string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format %q: use text, json or auto", format)
 }
 
-// readable writes durations as people do ("1.5s"; JSON would have nanoseconds),
-// and leaves out what says nothing.
+// readable formats durations for people ("1.5s"; JSON would have nanoseconds), and drops empty
+// attributes.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	switch {
 	case a.Value.Kind() == slog.KindDuration:
@@ -42,16 +42,16 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// A consoleHandler writes the log to a console. It knows lines by their keys: what a server has
-// written to its stderr has "line", and the end of something that nobody wanted has "event".
+// A consoleHandler writes the log to a console. It distinguishes records by their keys: a line that a
+// server wrote to stderr has "line", and the unexpected end of a server has "event".
 type consoleHandler struct {
 	console *console
 	level   slog.Level
-	skip    func(r *record) bool // others tell of it; nil for nobody
+	skip    func(r *record) bool // reports whether the reporter writes a record itself; nil for never
 	attrs   []slog.Attr
 }
 
-// A record is one line of the log by its keys, of which those that were told are taken out.
+// A record is one record of the log, with its attributes by key. take removes those that are in the line already.
 type record struct {
 	slog.Record
 	order []string
@@ -61,7 +61,7 @@ type record struct {
 // Enabled implements [slog.Handler].
 func (h *consoleHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level }
 
-// WithGroup implements [slog.Handler]. Nobody groups.
+// WithGroup implements [slog.Handler]. Our logs have no groups.
 func (h *consoleHandler) WithGroup(string) slog.Handler { return h }
 
 // WithAttrs implements [slog.Handler].
@@ -97,7 +97,7 @@ func (r *record) add(a slog.Attr) {
 	r.said[a.Key] = a.Value.Resolve().String()
 }
 
-// take returns what the first of these keys that is there says, which is told with it.
+// take removes the first of keys that has a value, and returns the value.
 func (r *record) take(keys ...string) string {
 	for _, k := range keys {
 		if text := r.said[k]; text != "" {
@@ -108,7 +108,7 @@ func (r *record) take(keys ...string) string {
 	return ""
 }
 
-// tell writes a line of the log, unless it is as one before.
+// tell writes a record as a line. It suppresses repeated lines of servers.
 func (c *console) tell(r *record) {
 	name := cmp.Or(r.take("upstream"), r.take("link"), "proxy")
 	if line, is := r.said["line"]; is {
@@ -140,7 +140,7 @@ func (c *console) tell(r *record) {
 	c.say(r.Time, name, styleOf(r.Level), text)
 }
 
-// lost is how many requests an end has cost. How long there was something to end is not told.
+// lost says how many requests an end has failed. It drops how long the server ran.
 func (r *record) lost() string {
 	r.take("dur")
 	switch n := r.take("in_flight"); n {
@@ -153,7 +153,7 @@ func (r *record) lost() string {
 	}
 }
 
-// why is what a line says about its reason, and the last word of a server that has died.
+// why returns the reason in a record, and the last line of stderr of a server that died.
 func (r *record) why() string {
 	why, cause, err := r.take("why"), r.take("cause"), r.take("err")
 	said := cmp.Or(why, cause)
@@ -172,7 +172,8 @@ func (r *record) why() string {
 	return said
 }
 
-// rest is all that was not told: "in_flight=2 method=tools/list". Sessions are numbers to people.
+// rest returns the attributes that are left: "in_flight=2 method=tools/list". It leaves out the session, an id that tells
+// people nothing.
 func (r *record) rest() string {
 	delete(r.said, "session")
 	var all []string
@@ -184,7 +185,7 @@ func (r *record) rest() string {
 	return strings.Join(all, " ")
 }
 
-// folded writes a line of a server unless it has written the same a moment ago.
+// folded writes a line of a server unless it repeats a recent one.
 func (c *console) folded(at time.Time, name, mark string, s style, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +206,7 @@ func (c *console) folded(at time.Time, name, mark string, s style, text string) 
 	}
 }
 
-// mostFolds bounds the names whose lines are remembered: upstreams may come and go.
+// mostFolds bounds the names whose lines are remembered: upstreams come and go.
 const mostFolds = 256
 
 func styleOf(l slog.Level) style {
@@ -220,7 +221,7 @@ func styleOf(l slog.Level) style {
 	return plain
 }
 
-// lastWord is the last line of stderr that says anything: that of npm is where its log is.
+// lastWord returns the last line of stderr that helps: npm ends with the path of its log.
 func lastWord(stderr []string) string {
 	for _, line := range slices.Backward(stderr) {
 		if !strings.Contains(line, "A complete log of this run can be found in") {

@@ -56,7 +56,7 @@ func loginCommand(
 	return cmd
 }
 
-// oneLogin is the argument of login and logout.
+// oneLogin checks the arguments of login and logout.
 func oneLogin(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 || args[0] == "" {
 		return fmt.Errorf("%s needs one upstream or URL, as in mcp-proxy %[1]s https://example.com/mcp", cmd.Name())
@@ -64,7 +64,7 @@ func oneLogin(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// loginConfig returns the configuration that has what is given, and its name there.
+// loginConfig returns a configuration with the upstream or URL that is given, and the upstream's name in it.
 func loginConfig(file, given string) (*config.Config, string, error) {
 	from, name := config.Options{File: file}, given
 	if strings.Contains(given, "://") {
@@ -104,7 +104,7 @@ func runLogout(ctx context.Context, cfg *config.Config, name, given string, o pr
 	return nil
 }
 
-// loginFailed tells mistakes in usage from what went wrong.
+// loginFailed returns a [proxy.LoginError] as it is, since it is about usage, and others as a runError.
 func loginFailed(err error) error {
 	if usage, ok := errors.AsType[*proxy.LoginError](err); ok {
 		return usage
@@ -112,8 +112,7 @@ func loginFailed(err error) error {
 	return &runError{fmt.Errorf("login: %w", err)}
 }
 
-// showLogin tells a person at a terminal what to do. What is printed to stdout is for
-// programs.
+// showLogin tells a person at a terminal what to do. It writes to stderr: programs read stdout.
 func showLogin(p proxy.LoginPrompt) {
 	switch {
 	case p.Code != "":
@@ -125,7 +124,7 @@ func showLogin(p proxy.LoginPrompt) {
 	}
 }
 
-// askIn tells a person so whose stderr is a log.
+// askIn returns what showLogin does, for a process whose stderr is a log.
 func askIn(log *slog.Logger) func(proxy.LoginPrompt) {
 	return func(p proxy.LoginPrompt) {
 		if p.Opened {

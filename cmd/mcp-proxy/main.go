@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	if errors.Is(err, errAnswerIsNo) { // it was printed
+	if errors.Is(err, errAnswerIsNo) { // the command has printed the answer
 		return exitError
 	}
 	if problems, ok := errors.AsType[config.Problems](err); ok {
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string) int {
 		}
 		return exitUsage
 	}
-	fmt.Fprintln(stderr, "mcp-proxy:", strings.ReplaceAll(err.Error(), "\n", "\n  ")) // a line of a server is none of ours
+	fmt.Fprintln(stderr, "mcp-proxy:", strings.ReplaceAll(err.Error(), "\n", "\n  ")) // a line that a server wrote must not look like ours
 	if _, ok := errors.AsType[*runError](err); ok {
 		return exitError
 	}
@@ -74,7 +74,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// group adds commands, which the help has below a title of their own.
+// group adds commands under a title in the help.
 func group(root *cobra.Command, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: title, Title: title})
 	for _, c := range commands {
@@ -101,31 +101,30 @@ func newVersion() *cobra.Command {
 	return cmd
 }
 
-// A proxy has a heap of a few megabytes and much short-lived garbage: at the
-// default GOGC it would collect all the time. Collecting a quarter as often
-// about doubles the calls per second. A large heap is not to grow fivefold, so that
-// what gcPercent allows in excess of Go's default ends at amplyUsed.
+// A proxy has a heap of a few megabytes and much short-lived garbage: with the default GOGC it
+// would collect all the time. A GOGC of 400 about doubles the calls per second. A large heap must
+// not grow fivefold, so GOGC falls back to Go's default as the memory in use approaches amplyUsed.
 const (
 	gcPercent = 400
 	goPercent = 100
 	amplyUsed = 512 << 20
 )
 
-// tuneMemory sees to that, unless the user did.
+// tuneMemory sets GOGC after each collection, unless the user has set it.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		(&collection{set: debug.SetGCPercent}).over()
 	}
 }
 
-// A collection is garbage in each cycle of the collector, which calls over then.
+// A collection is unreachable, so that each cycle of the collector calls its finalizer, over.
 type collection struct {
-	percent int                   // as was set last
+	percent int                   // the last one set
 	set     func(percent int) int // [debug.SetGCPercent]
 }
 
-// over sets how soon the next cycle begins. A limit of the memory instead would have
-// the collector work all the time once that is used, as by ten thousand clients.
+// over sets how soon the next cycle begins. With a memory limit instead, the collector would
+// run all the time once the limit is reached, as with ten thousand clients.
 func (c *collection) over() {
 	if percent := percentFor(used()); percent != c.percent {
 		c.percent = percent
@@ -134,14 +133,14 @@ func (c *collection) over() {
 	runtime.SetFinalizer(c, (*collection).over)
 }
 
-// used is what the last cycle has found to be in use.
+// used returns how many bytes the last cycle found in use.
 func used() uint64 {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(samples)
 	return samples[0].Value.Uint64() + samples[1].Value.Uint64()
 }
 
-// percentFor returns GOGC for a process that uses so much.
+// percentFor returns GOGC for a process that uses so many bytes.
 func percentFor(used uint64) int {
 	if used == 0 {
 		return gcPercent

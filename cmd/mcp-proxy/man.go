@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// With the tag man this program writes its own manual, a page for each command, to the
-// directory MAN_DIR and does nothing else. What makes the pages is in no binary that is released.
+// With the build tag man, the program only writes its manual, a page for each command, to the
+// directory MAN_DIR. Released binaries do not have the generator.
 func init() {
 	dir := os.Getenv("MAN_DIR")
 	if dir == "" {
@@ -27,7 +27,7 @@ func init() {
 	os.Exit(0)
 }
 
-// released is the time of the commit, which SOURCE_DATE_EPOCH says: the same source makes the same pages.
+// released returns the time in SOURCE_DATE_EPOCH, that of the commit: the same source makes the same pages.
 func released() *time.Time {
 	seconds, _ := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	t := time.Unix(seconds, 0).UTC()

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/term"
 )
 
-// An output is stdout or stderr, and all that this program prints passes one: a test allows no
-// other way. Names, descriptions, errors and logs come from servers, clients and other machines,
-// and a terminal would obey what is in them. So an output spells that out, as JSON does (\u001b),
-// also where it is no terminal itself: a pipe may lead to one, as that of ssh or kubectl does.
+// An output is stdout or stderr. Everything that this program prints goes through one; a test
+// checks that. Names, descriptions, errors and logs come from servers, clients and other machines,
+// and a terminal would obey control characters in them. So an output escapes these as JSON does
+// (\u001b), also if it is no terminal itself: a pipe may lead to one, as with ssh or kubectl.
 type output struct {
 	file *os.File
 
 	mu   sync.Mutex // held while something is written; guards held
-	held []byte     // a part of a character, or \r, which the last write ended with
+	held []byte     // the end of the last write if it was \r or a part of a character
 }
 
 var (
@@ -44,14 +44,14 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// command writes text of which a terminal is to obey what [paint] and top have put there.
+// command writes text as it is, with the escape sequences of [paint] and top.
 func (o *output) command(text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = o.file.WriteString(text) // whoever closes the terminal wants nothing
+	_, _ = o.file.WriteString(text) // a closed terminal is no error
 }
 
-// exact is for what must stay as it is, byte for byte, unless it goes to a terminal.
+// exact returns a writer that changes nothing, unless the output is a terminal.
 func (o *output) exact() io.Writer {
 	if o.isTerminal() {
 		return o
@@ -59,8 +59,8 @@ func (o *output) exact() io.Writer {
 	return o.file
 }
 
-// pipe returns a file for messages to a client, whoever gets it closes it, and then wait returns.
-// It is the output's own, unless that is a terminal, where a person looks at messages.
+// pipe returns a file for messages to a client: the output's own, or a pipe that leads to it if it is a
+// terminal. The caller closes the file, and then wait returns when all is written.
 func (o *output) pipe() (in *os.File, wait func(), err error) {
 	if !o.isTerminal() {
 		return o.file, func() {}, nil
@@ -71,7 +71,7 @@ func (o *output) pipe() (in *os.File, wait func(), err error) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		defer out.Close() // then the client has gone
+		defer out.Close() // if the output fails, writes to the pipe do, too
 		_, _ = io.Copy(o, out)
 	})
 	return in, wg.Wait, nil
@@ -79,7 +79,7 @@ func (o *output) pipe() (in *os.File, wait func(), err error) {
 
 func (o *output) isTerminal() bool { return term.IsTerminal(int(o.file.Fd())) }
 
-// width is how wide the terminal is; 0 for none.
+// width returns the columns of the terminal; 0 if it is none.
 func (o *output) width() int {
 	w, _, err := term.GetSize(int(o.file.Fd()))
 	if err != nil {
@@ -88,7 +88,7 @@ func (o *output) width() int {
 	return w
 }
 
-// isPlain reports whether all of a text is what most text is.
+// isPlain reports whether a text is printable ASCII, tabs and newlines: most text is, and needs no copy.
 func isPlain(text []byte) bool {
 	for _, b := range text {
 		if b < ' ' && b != '\n' && b != '\t' || b >= 0x7f {
@@ -98,8 +98,8 @@ func isPlain(text []byte) bool {
 	return true
 }
 
-// spellOut returns a text of which a terminal obeys nothing but \n and \t, and the end that says
-// nothing until more follows.
+// spellOut escapes all that a terminal would obey, except \n and \t. held is the end of text that cannot be judged
+// before more follows.
 func spellOut(text []byte) (safe, held []byte) {
 	safe = make([]byte, 0, len(text)+16)
 	for len(text) > 0 {
@@ -107,7 +107,7 @@ func spellOut(text []byte) (safe, held []byte) {
 		switch {
 		case r == '\r' && len(text) == 1, r == utf8.RuneError && !utf8.FullRune(text):
 			return safe, text
-		case r == '\r' && text[1] == '\n': // the end of a line, of Windows
+		case r == '\r' && text[1] == '\n': // Windows ends lines so
 		case r == utf8.RuneError && n == 1:
 			safe = utf8.AppendRune(safe, r)
 		case isObeyed(r):
@@ -120,13 +120,13 @@ func spellOut(text []byte) (safe, held []byte) {
 	return safe, nil
 }
 
-// isObeyed tells of the characters that do something: control characters of C0 and C1, those that
-// change the direction of what is around them, and the line ends that only some programs know.
+// isObeyed reports whether a terminal acts on a character: control characters of C0 and C1, those that
+// change the direction of text, and line ends that only some programs know.
 func isObeyed(r rune) bool {
 	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// printable is a text as an output writes it, with spaces for tabs, for what counts columns.
+// printable escapes a text as an output does, and replaces tabs by spaces: its characters can be counted as columns.
 func printable(text string) string {
 	safe, held := spellOut([]byte(text))
 	if len(held) > 0 && held[0] != '\r' {
@@ -135,14 +135,13 @@ func printable(text string) string {
 	return strings.ReplaceAll(string(safe), "\t", " ")
 }
 
-// oneLine makes a text of a server fit for a line of a table: its first line, of which a
-// terminal obeys nothing.
+// oneLine returns the first line of a text, printable, and cut to most characters (0: not cut).
 func oneLine(text string, most int) string {
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	return cut(printable(text), most)
 }
 
-// cut is the first characters of a text, all for 0.
+// cut shortens a text to most characters; 0 means no limit.
 func cut(text string, most int) string {
 	if most < 1 || utf8.RuneCountInString(text) <= most {
 		return text
@@ -150,7 +149,7 @@ func cut(text string, most int) string {
 	return string([]rune(text)[:most-1]) + "…"
 }
 
-// A style is what SGR calls how text looks.
+// A style is a parameter of SGR (ECMA-48), which sets colours and weight.
 type style string
 
 const (
@@ -162,7 +161,7 @@ const (
 	yellow style = "33"
 )
 
-// paint is a printable text in a style.
+// paint returns a text, made printable, in a style.
 func paint(s style, text string) string {
 	if text = printable(text); s == plain || text == "" {
 		return text
@@ -170,7 +169,7 @@ func paint(s style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// printJSON prints a value as people read it.
+// printJSON prints a value to stdout, indented.
 func printJSON(v any) error {
 	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,19 +19,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// A takeover has a service take over what has changed in the configuration.
+// A takeover reloads the configuration into a service.
 type takeover struct {
 	// Static.
-	ctx   context.Context                // done: nothing is taken over any more
-	again func() (*config.Config, error) // reads the configuration as at the start; an error comes with the files read
-	first *config.Config
+	*start
+	ctx   context.Context // when it is done, nothing is reloaded any more
 	adopt func(*config.Config) error
-	log   *slog.Logger
 
-	mu sync.Mutex // held while the configuration is taken over
+	mu sync.Mutex // held during a reload
 }
 
-// onSignal takes over the configuration at each SIGHUP, until stop is called.
+// onSignal reloads the configuration at each SIGHUP, until stop is called.
 func (t *takeover) onSignal() (stop func()) {
 	asked, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(asked, syscall.SIGHUP)
@@ -54,9 +51,9 @@ func (t *takeover) onSignal() (stop func()) {
 	}
 }
 
-// now reads the configuration again and takes over what [proxy.Proxy.Reload] does. All else
-// stays as it was at the start, of which the log tells, and so does everything if the configuration
-// cannot be used. It returns the files that were read, or looked for; nil for none.
+// now reads the configuration and applies what [proxy.Proxy.Reload] can. It logs the settings that need a
+// restart. If the configuration has mistakes, nothing changes. It returns the files that were read, or that are
+// missing; nil if ctx is done.
 func (t *takeover) now() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,26 +68,25 @@ func (t *takeover) now() []string {
 		t.log.Error("configuration not reloaded", "err", err)
 		return cfg.Read
 	}
-	if keys := t.first.Changed(cfg); len(keys) > 0 {
+	if keys := t.cfg.Changed(cfg); len(keys) > 0 {
 		t.log.Warn("changed settings need a restart", "keys", strings.Join(keys, ", "))
 	}
 	t.log.Info("configuration reloaded", "upstreams", len(cfg.Upstreams), "links", len(cfg.Links))
 	return cfg.Read
 }
 
-// settled is how long files must stay the same before they are read: editors and
+// settled is how long files must stay unchanged before they are read: editors and
 // Kubernetes change them in several steps.
 const settled = 200 * time.Millisecond
 
-// onChange takes over the configuration when one of the files that it was read from has
-// changed, until stop is called. Their folders are watched, since a file may be replaced, or
-// be behind a link that is.
+// onChange reloads the configuration when one of its files changes, until stop is called. It watches
+// the folders of the files: a file, or a symbolic link to it, may be replaced.
 func (t *takeover) onChange() (stop func(), err error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, err
 	}
-	before := contents(t.first.Read) // what changes from now on is seen, however late the rest starts
+	before := contents(t.cfg.Read) // here, so that a change before watch begins is noticed
 	var wg sync.WaitGroup
 	wg.Go(func() { t.watch(w, before) })
 	return func() {
@@ -99,11 +95,11 @@ func (t *takeover) onChange() (stop func(), err error) {
 	}, nil
 }
 
-// watch runs until w is closed. before is the sum of what the files had.
+// watch runs until w is closed. before is the checksum of the files when they were read.
 func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
-	files := t.first.Read
+	files := t.cfg.Read
 	t.addFolders(w, files)
-	quiet := time.NewTimer(settled) // what has changed since the start is seen, too
+	quiet := time.NewTimer(settled) // finds what changed before the folders were watched
 	defer quiet.Stop()
 	for {
 		select {
@@ -117,7 +113,7 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 				return
 			}
 			t.log.Warn("cannot watch the configuration files", "err", err)
-			quiet.Reset(settled) // some changes may not have been told
+			quiet.Reset(settled) // events may be lost
 		case <-quiet.C:
 			now := contents(files)
 			if now == before {
@@ -125,7 +121,7 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 			}
 			before = now
 			if read := t.now(); read != nil && !slices.Equal(read, files) {
-				files, before = read, [sha256.Size]byte{} // unknown: looked at once more
+				files, before = read, [sha256.Size]byte{} // other files: compare once more
 				quiet.Reset(settled)
 			}
 			t.addFolders(w, files)
@@ -133,7 +129,7 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 	}
 }
 
-// addFolders watches the folders of files, and of what they are links to.
+// addFolders watches the folders of files, and of the files that they link to.
 func (t *takeover) addFolders(w *fsnotify.Watcher, files []string) {
 	add := func(file string) {
 		if err := w.Add(filepath.Dir(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +144,7 @@ func (t *takeover) addFolders(w *fsnotify.Watcher, files []string) {
 	}
 }
 
-// contents is a sum of what is in files. One that cannot be read has nothing.
+// contents returns a checksum of files. A file that cannot be read counts as empty.
 func contents(files []string) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, f := range files {

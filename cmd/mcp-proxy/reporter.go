@@ -17,39 +17,37 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A reporter tells people at a console what serve and host do, beside the log: where clients
-// reach us, which upstreams are ready, and which clients come and go. All methods of a nil one
-// do nothing.
+// A reporter writes to a console, besides the log, what serve and host do: where clients reach us, which
+// upstreams are ready, and which clients connect and disconnect. Methods of a nil reporter do nothing.
 //
-// Hooks must not wait for a terminal, which may stand still: what they tell is written by the
-// goroutine of begin.
+// Hooks must not block on a terminal, which may be stopped: they queue lines for the goroutine of begin.
 type reporter struct {
 	// Static.
 	console *console
 	clients clientLines
-	lines   chan func() // to begin's goroutine; never closed. When it is full, lines are lost
+	lines   chan func() // to begin's goroutine; never closed. When it is full, lines are dropped
 
 	mu     sync.Mutex // guards the fields below
 	trying map[string]bool
-	failed map[string]time.Time    // when it was told that an upstream has failed
-	down   map[string]time.Time    // since when upstreams have been of no use
-	begun  map[string]bool         // upstreams that were of use before
-	told   []string                // events that trials have told of, the newest last
+	failed map[string]time.Time    // when the failure of an upstream was last reported
+	down   map[string]time.Time    // since when an upstream has not been usable
+	begun  map[string]bool         // upstreams that have been ready before
+	told   []string                // events that trials have reported, the newest last
 	try    func([]config.Upstream) // set by begin, until its stop
 
-	upstreams map[string]config.Upstream // that were tried
-	linked    map[string]bool            // likewise, behind links
+	upstreams map[string]config.Upstream // those of the configuration that were tried
+	linked    map[string]bool            // names of those behind links that were tried
 }
 
-// Bounds of what a reporter keeps, and when it says that upstreams have not started yet.
+// Bounds of what a reporter keeps, and when it reports that upstreams are still starting.
 const (
 	mostLines  = 256
 	mostEvents = 64
 	patience   = 3 * time.Second
 )
 
-// newReporter returns the reporter for the console that log is on; nil for none, or if people want
-// to hear of failures alone.
+// newReporter returns the reporter for the console of log; nil if log has no console, or shows only warnings and
+// errors.
 func newReporter(log *slog.Logger, cfg *config.Config) *reporter {
 	h, ok := log.Handler().(*consoleHandler)
 	if !ok || !h.Enabled(context.Background(), slog.LevelInfo) {
@@ -74,7 +72,7 @@ func (n *reporter) know(cfg *config.Config) {
 	}
 }
 
-// later writes a line soon.
+// later queues a line.
 func (n *reporter) later(name, text string) {
 	at := time.Now()
 	n.soon(func() { n.console.say(at, name, plain, text) })
@@ -87,10 +85,10 @@ func (n *reporter) soon(line func()) {
 	}
 }
 
-// tells reports whether the reporter tells of a record itself, or has just told of it: that an
-// upstream has failed is told once, though each client that comes finds it so.
+// tells reports whether a record of the log is to be left out, since the reporter writes a line about it, or has
+// just done so: each client finds a failed upstream again, but one line is enough.
 func (n *reporter) tells(r *record) bool {
-	if strings.HasPrefix(r.Message, proxy.LogClientLeft) { // or how many more
+	if strings.HasPrefix(r.Message, proxy.LogClientLeft) { // or its summary of several clients
 		return true
 	}
 	upstream, event := r.said["upstream"], r.said["event"]
@@ -110,10 +108,10 @@ func (n *reporter) tells(r *record) bool {
 	if event != "" {
 		n.failed[upstream] = r.Time
 	}
-	return again && (event == "" || inFlight == "" || inFlight == "0" || inFlight == "1") // which may be initialize
+	return again && (event == "" || inFlight == "" || inFlight == "0" || inFlight == "1") // one may be initialize
 }
 
-// hooks are what clients, links and the return of upstreams are known by.
+// hooks returns the hooks that report clients, links and the return of upstreams.
 func (n *reporter) hooks() proxy.Hooks {
 	if n == nil {
 		return proxy.Hooks{}
@@ -130,8 +128,8 @@ func (n *reporter) endedLocked(upstream string, at time.Time) {
 	}
 }
 
-// answered tells that an upstream that was of no use is ready: it has answered what each legacy
-// session begins with. In the modern era there is no such request, and any will do.
+// answered reports that an upstream that was down is ready: it has answered the first request of a legacy
+// session, initialize, or any request of the modern era.
 func (n *reporter) answered(r proxy.Call, end proxy.End) {
 	if end.Outcome != proxy.OK || r.Method != "initialize" && r.Era == "legacy" {
 		return
@@ -151,11 +149,11 @@ func (n *reporter) answered(r proxy.Call, end proxy.End) {
 	n.soon(func() { n.console.state(r.Upstream, green, state, after) })
 }
 
-// linkUp tells what a link leads to, and tries what has not been seen behind one before.
+// linkUp reports the upstreams of a link, and tries those that no link has had before.
 func (n *reporter) linkUp(l proxy.Link) {
 	n.soon(func() {
 		n.console.know(l.Upstreams...)
-		n.console.say(time.Now(), l.Name, plain, "offers "+strings.Join(l.Upstreams, ", ")) // the log says that it is up
+		n.console.say(time.Now(), l.Name, plain, "offers "+strings.Join(l.Upstreams, ", ")) // the log has a line that it is up
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.try == nil || !n.console.live {
@@ -172,8 +170,8 @@ func (n *reporter) linkUp(l proxy.Link) {
 	})
 }
 
-// announces says where clients reach us, and reports whether that is enough: a program that
-// reads stdout gets its line.
+// announces writes where clients reach us. It reports false if stdout is no terminal: then the caller prints a line
+// for the program that reads it.
 func (n *reporter) announces(addresses []net.Addr, secured bool) bool {
 	if n == nil {
 		return false
@@ -195,7 +193,7 @@ func (n *reporter) announces(addresses []net.Addr, secured bool) bool {
 	return stdout.isTerminal()
 }
 
-// hosts says where proxies reach a host, or which one it dials, as announces does.
+// hosts writes where proxies reach a host, or which one it dials, and returns what announces does.
 func (n *reporter) hosts(listen, dial string) bool {
 	if n == nil {
 		return false
@@ -208,7 +206,7 @@ func (n *reporter) hosts(listen, dial string) bool {
 	return stdout.isTerminal()
 }
 
-// title is what stands at the top.
+// title writes the version and the addresses.
 func (n *reporter) title(addresses [][2]string) {
 	c, widest := n.console, 0
 	for _, a := range addresses {
@@ -225,8 +223,8 @@ func (n *reporter) title(addresses [][2]string) {
 	c.write(text + c.in(dim, "  Ctrl-C stops it.") + "\n")
 }
 
-// begin tries all upstreams if somebody looks on, until ctx is done, and writes what hooks
-// tell, until the returned stop is called. stop waits for both.
+// begin tries all upstreams on a terminal, until ctx is done, and writes the queued lines until stop is
+// called. stop waits for both.
 func (n *reporter) begin(
 	ctx context.Context, try func(context.Context, []config.Upstream, func(*proxy.Trial)), cfg *config.Config,
 ) (stop func()) {
@@ -251,7 +249,7 @@ func (n *reporter) begin(
 	}
 }
 
-// write writes lines until ctx is done, and then those that are left.
+// write writes queued lines until ctx is done and the queue is empty.
 func (n *reporter) write(ctx context.Context) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -273,7 +271,7 @@ func (n *reporter) write(ctx context.Context) {
 	}
 }
 
-// tellLate names the upstreams that are being tried: nobody is to think that nothing happens.
+// tellLate names the upstreams that are still being tried, so that the program does not look idle.
 func (n *reporter) tellLate() {
 	n.mu.Lock()
 	late := slices.Sorted(maps.Keys(n.trying))
@@ -283,7 +281,7 @@ func (n *reporter) tellLate() {
 	}
 }
 
-// adopting is adopt, and then what has changed is tried.
+// adopting returns adopt, followed by trials of the upstreams that have changed.
 func (n *reporter) adopting(adopt func(*config.Config) error) func(*config.Config) error {
 	if n == nil {
 		return adopt
@@ -297,7 +295,7 @@ func (n *reporter) adopting(adopt func(*config.Config) error) func(*config.Confi
 	}
 }
 
-// adopted tries the upstreams of a configuration that are not what they were.
+// adopted tries the upstreams of a configuration that are new or have changed.
 func (n *reporter) adopted(cfg *config.Config) {
 	n.know(cfg)
 	n.mu.Lock()
@@ -318,7 +316,7 @@ func (n *reporter) adopted(cfg *config.Config) {
 	n.try(news)
 }
 
-// tried tells what came of a trial.
+// tried reports the result of a trial.
 func (n *reporter) tried(t *proxy.Trial) {
 	n.mu.Lock()
 	delete(n.trying, t.Upstream)
@@ -348,7 +346,7 @@ func (n *reporter) tried(t *proxy.Trial) {
 	n.console.state(t.Upstream, red, "failed", why)
 }
 
-// lingers says that everything goes on for delay, and reports whether it did.
+// lingers writes that the process keeps serving for delay; it reports false if n is nil, as stops does.
 func (n *reporter) lingers(delay time.Duration) bool {
 	if n == nil {
 		return false
@@ -358,14 +356,14 @@ func (n *reporter) lingers(delay time.Duration) bool {
 	return true
 }
 
-// afterKey lets the next line stand where the terminal has written ^C.
+// afterKey moves to the start of the line, where the terminal has written ^C.
 func (n *reporter) afterKey() {
 	if n.console.live {
 		n.console.write("\r")
 	}
 }
 
-// stops says what a shutdown waits for, and how not to wait. It reports whether it did.
+// stops writes what a shutdown waits for, and how to skip the wait.
 func (n *reporter) stops(grace time.Duration, calls func() proxy.Calls) bool {
 	if n == nil {
 		return false
@@ -380,7 +378,7 @@ func (n *reporter) stops(grace time.Duration, calls func() proxy.Calls) bool {
 	return true
 }
 
-// describe names the oldest calls.
+// describe names the oldest calls and counts the others.
 func describe(now proxy.Calls) string {
 	const most = 3
 	var all []string
@@ -394,7 +392,7 @@ func describe(now proxy.Calls) string {
 	return strings.Join(all, ", ")
 }
 
-// offers says how much an upstream offers.
+// offers counts what an upstream offers.
 func offers(t *proxy.Trial) string {
 	var all []string
 	for _, l := range []struct {

@@ -62,14 +62,15 @@ func (o *options) addServeFlags(flags *pflag.FlagSet) {
 	})
 }
 
-// runServe serves clients over HTTP until a signal says to stop, at sockets if there are any.
+// runServe serves clients over HTTP until a signal asks to stop. It listens at sockets if there are any, else
+// where the configuration says.
 func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 	n := newReporter(s.log, s.cfg)
 	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: n.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
 	if err != nil {
 		return failedBy(err)
 	}
-	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a socket each user is one
+	onTCP := func(address string) bool { return !strings.HasPrefix(address, "unix:") } // on a Unix socket each user is a principal
 	if n == nil && !s.cfg.Proves() && slices.ContainsFunc(s.cfg.Listen, onTCP) {
 		s.log.Warn("no tokenFile and no auth: modern HTTP clients are one principal and share its sessions at legacy upstreams", "principal", "anonymous")
 	}
@@ -85,7 +86,7 @@ func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 	})
 }
 
-// announce prints where clients reach us, on stdout.
+// announce prints to stdout where clients reach us.
 func announce(addresses []net.Addr, secured bool) {
 	s := ""
 	if secured {
@@ -101,9 +102,8 @@ func announce(addresses []net.Addr, secured bool) {
 	}
 }
 
-// withSockets is with for a command that listens at the sockets that systemd has opened for
-// us, if it has (sd_listen_fds(3)), in place of all that flags and the configuration name.
-// Children do not get them.
+// withSockets is with for a command that listens at the sockets that systemd has opened, if any
+// (sd_listen_fds(3)), instead of those in flags and the configuration. Child processes do not inherit them.
 func (o *options) withSockets(f func(context.Context, *start, []net.Listener) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		sockets, err := activation.Listeners()
@@ -123,7 +123,7 @@ func (o *options) withSockets(f func(context.Context, *start, []net.Listener) er
 	}
 }
 
-// addressOf writes where l listens as a configuration does.
+// addressOf returns the address of l as a configuration writes it.
 func addressOf(l net.Listener) string {
 	if l.Addr().Network() == "unix" {
 		return "unix://" + l.Addr().String()
@@ -169,7 +169,7 @@ func newHost() *cobra.Command {
 	return cmd
 }
 
-// runHost offers upstreams until a signal says to stop.
+// runHost serves proxies until a signal asks to stop.
 func runHost(ctx context.Context, s *start, at config.HostLink) error {
 	n := newReporter(s.log, s.cfg)
 	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, Hooks: n.hooks(), AdminSocket: adminSocket("host", s.log)})

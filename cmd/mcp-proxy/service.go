@@ -27,16 +27,16 @@ type service interface {
 	Try(context.Context, []config.Upstream, func(*proxy.Trial))
 }
 
-// run runs a service until a signal says to stop, and shuts it down. If the service fails
-// it has lostGrace for that. ready is called when signals find their handlers, before the
-// first client comes.
+// run runs a service until a signal asks to stop, and shuts it down within the configured grace, or
+// within lostGrace if the service fails. It calls ready after the handlers of signals are in place,
+// and before it serves the first client.
 func (s *start) run(ctx context.Context, v service, n *reporter, lostGrace time.Duration, ready func()) error {
 	hangUpStops, hangUpReloads := meaningOfHangUp(os.Stdin)
 	signals, ignore := stopSignals(hangUpStops)
 	defer ignore()
 	serving, over := context.WithCancel(ctx)
 	defer over()
-	t := &takeover{ctx: serving, again: s.again, first: s.cfg, adopt: n.adopting(v.Reload), log: s.log}
+	t := &takeover{start: s, ctx: serving, adopt: n.adopting(v.Reload)}
 	if hangUpReloads {
 		defer t.onSignal()()
 	}
@@ -82,8 +82,8 @@ func (s *start) run(ctx context.Context, v service, n *reporter, lostGrace time.
 	return nil
 }
 
-// serveOn goes on serving for delay, or until another signal, while readiness fails: whoever
-// sends clients here learns of it before there is anything to refuse.
+// serveOn keeps serving for delay, or until another signal, while readiness fails: a load balancer
+// can send clients elsewhere before the first is refused.
 func serveOn(v service, delay time.Duration, signals <-chan os.Signal) {
 	v.Unready()
 	select {
@@ -92,7 +92,7 @@ func serveOn(v service, delay time.Duration, signals <-chan os.Signal) {
 	}
 }
 
-// shutdown ends a service within grace, or at a second signal by force, which it reports.
+// shutdown ends a service within grace, or by force at a second signal; it reports the latter.
 func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -107,13 +107,13 @@ func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced 
 			watched <- false
 		}
 	}()
-	_ = v.Shutdown(ctx) // forced by a signal alone
+	_ = v.Shutdown(ctx) // it fails only if a signal forces it
 	close(over)
 	return <-watched
 }
 
-// together is how close two signals are that are one: a supervisor that signals the
-// whole group, and a shell that does, too, mean no force.
+// together is the time within which several signals count as one: a supervisor and a shell may both
+// signal the process group, and that must not force the end.
 const together = 300 * time.Millisecond
 
 // untilSignal returns a context that SIGINT and SIGTERM cancel, for commands that end at the first of them.
@@ -132,8 +132,8 @@ func meaningOfHangUp(stdin *os.File) (stops, reloads bool) {
 	return stops, !stops
 }
 
-// stopSignals returns the signals that say to stop, of which the second forces, until
-// stop is called. Those that come together are one.
+// stopSignals returns the signals that ask to stop, with SIGHUP if hangUp is set, until stop is called.
+// The second one forces the end. Signals within a short time count as one.
 func stopSignals(hangUp bool) (signals <-chan os.Signal, stop func()) {
 	all, apart := make(chan os.Signal, 2), make(chan os.Signal, 2)
 	which := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
@@ -151,9 +151,8 @@ func stopSignals(hangUp bool) (signals <-chan os.Signal, stop func()) {
 	}
 }
 
-// passApart passes signals on until done is closed, but for those that come together
-// with the one that was passed on last. What finds no room in out is dropped: whoever
-// reads it has had the one that forces.
+// passApart passes signals on until done is closed. It drops those that follow the last one within
+// together, and those that find out full: its reader has then had the one that forces.
 func passApart(in <-chan os.Signal, out chan<- os.Signal, done <-chan struct{}) {
 	var last time.Time
 	for {
@@ -173,7 +172,7 @@ func passApart(in <-chan os.Signal, out chan<- os.Signal, done <-chan struct{}) 
 	}
 }
 
-// tellManager tells systemd a state of this process, if it wants to know (sd_notify(3)).
+// tellManager notifies systemd of a state of this process, if systemd has started it (sd_notify(3)).
 func tellManager(state string, log *slog.Logger) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("cannot notify systemd", "state", state, "err", err)

@@ -34,7 +34,7 @@ func newStatus() *cobra.Command {
 	return cmd
 }
 
-// mostClients bounds those that are printed. JSON has all.
+// mostClients bounds the clients that are printed. The JSON has all.
 const mostClients = 50
 
 func printStatus(to io.Writer, now *proxy.Snapshot, servers bool, at time.Time) {
@@ -88,7 +88,7 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.0f", rate)
 }
 
-// serversOf counts the servers of one upstream that runs here.
+// serversOf returns the number of servers of an upstream that runs here.
 func serversOf(now *proxy.Snapshot, upstream string) (n int) {
 	for _, u := range now.Upstreams {
 		if u.Name == upstream {
@@ -98,7 +98,7 @@ func serversOf(now *proxy.Snapshot, upstream string) (n int) {
 	return n
 }
 
-// note says what is remarkable about an upstream.
+// note returns the last column of an upstream: queued bytes, suspended calls and its failure.
 func note(t proxy.Traffic, at time.Time) string {
 	var notes []string
 	if t.QueuedBytes > 0 {
@@ -171,7 +171,8 @@ func linkRows(now *proxy.Snapshot) *rows {
 	return r
 }
 
-// rejectedRows are upstreams of hosts that clients do not get, at both ends.
+// rejectedRows lists the upstreams of hosts that are not offered to clients: to a proxy those of its links, to a
+// host its own.
 func rejectedRows(now *proxy.Snapshot) *rows {
 	r := &rows{head: "NOT OFFERED\tLINK\tEVENT\tWHY"}
 	for _, l := range now.Links {
@@ -203,7 +204,7 @@ func newCalls() *cobra.Command {
 	return cmd
 }
 
-// waitWords say what the words mean that calls wait for.
+// waitWords explain the words for what a call waits for.
 var waitWords = []struct {
 	wait  proxy.Wait
 	means string
@@ -242,7 +243,7 @@ func callRows(now *proxy.Calls) *rows {
 	return r
 }
 
-// probePause is between the probes of healthcheck --wait.
+// probePause is the time between the probes of healthcheck --wait.
 const probePause = 200 * time.Millisecond
 
 func newHealthcheck() *cobra.Command {
@@ -277,7 +278,7 @@ func runHealthcheck(ctx context.Context, ask *adminFlags, path string, wait time
 		return err
 	}
 	if ask.json {
-		_ = printJSON(now) // the exit code is what counts
+		_ = printJSON(now) // the exit code matters
 	} else {
 		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))
 	}
@@ -299,7 +300,7 @@ func awaitHealth(ctx context.Context, ask *adminFlags, path string, wait time.Du
 			return now, err
 		}
 		next, nextErr := askHealth(ctx, ask, path)
-		if ctx.Err() == nil || next.OK { // else the answer is only that the time is up
+		if ctx.Err() == nil || next.OK { // else the error is only that the time is up
 			now, err = next, nextErr
 		}
 	}

@@ -60,7 +60,7 @@ func newReplay() *cobra.Command {
 			out, wait, err := stdout.pipe()
 			if err == nil {
 				err = proxy.Replay(args[0], upstream, os.Stdin, out)
-				_ = out.Close() // wait waits for its end
+				_ = out.Close() // so that wait returns
 				wait()
 			}
 			if err != nil {
@@ -73,9 +73,9 @@ func newReplay() *cobra.Command {
 	return cmd
 }
 
-// runStdio serves the one client on stdin and stdout until it goes away. Hosts
-// close stdin, send SIGTERM 2 s later and SIGKILL 2 s after that: a signal ends
-// everything within 1.5 s.
+// runStdio serves the client on stdin and stdout until it leaves. Programs that start MCP servers
+// close stdin, send SIGTERM 2 s later and SIGKILL after 2 s more: after a signal, everything
+// ends within 1.5 s.
 func runStdio(ctx context.Context, command string, s *start) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -90,8 +90,8 @@ func runStdio(ctx context.Context, command string, s *start) error {
 	if err != nil {
 		return &runError{err}
 	}
-	_ = p.ServeStdio(ctx, os.Stdin, out) // that the client went is no failure
+	_ = p.ServeStdio(ctx, os.Stdin, out) // it returns when the client leaves, which is no failure
 	wait()
-	_ = p.Shutdown(ctx) // nor is that a signal forces the rest
+	_ = p.Shutdown(ctx) // nor is an end that a signal forces
 	return nil
 }

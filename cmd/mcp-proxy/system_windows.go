@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// ours is never asked where users have no numbers: there is no directory then.
+// ours is never called: without user ids there is no directory for sockets.
 func ours(fs.FileInfo) bool { return false }
 
-// obeysEscapes makes a console obey escape sequences, and reports whether it does: those before
-// Windows 10 do not.
+// obeysEscapes makes a console obey escape sequences, and reports whether it can: not before
+// Windows 10.
 func obeysEscapes(out *os.File) bool {
 	var mode uint32
 	h := windows.Handle(out.Fd())

@@ -9,33 +9,32 @@ import (
 	"time"
 )
 
-// Rows are a table whose columns are as wide as they need to be.
+// Rows are a table with columns as wide as their widest cell.
 type rows struct {
 	head  string // with tabs between the columns
 	lines []string
-	more  int // that are left out
+	more  int // lines left out
 }
 
 func (r *rows) add(cells ...any) {
-	texts := make([]string, strings.Count(r.head, "\t")+1) // all: a line without some would begin a table of its own
+	texts := make([]string, strings.Count(r.head, "\t")+1) // all of them: tabwriter aligns a shorter line apart from the others
 	for i, c := range cells {
 		texts[i] = oneLine(fmt.Sprint(c), maxCell)
 	}
 	r.lines = append(r.lines, strings.Join(texts, "\t"))
 }
 
-// maxCell bounds a cell, in characters: others have made up what is in some.
+// maxCell bounds a cell, in characters: servers and clients choose some of the texts.
 const maxCell = 100
 
-// atMost leaves out the last lines if there are more than that.
+// atMost keeps the first n lines and counts the others.
 func (r *rows) atMost(n int) {
 	if more := len(r.lines) - max(n, 0); more > 0 {
 		r.lines, r.more = r.lines[:len(r.lines)-more], r.more+more
 	}
 }
 
-// write writes the table, or nothing if it has no lines. No line is wider than width, unless
-// that is 0.
+// write writes the table, or nothing if it has no lines. Lines are cut to width; 0 means no limit.
 func (r *rows) write(to io.Writer, width int) {
 	if len(r.lines) == 0 && r.more == 0 {
 		return
@@ -46,7 +45,7 @@ func (r *rows) write(to io.Writer, width int) {
 	for _, line := range r.lines {
 		fmt.Fprintln(w, line)
 	}
-	_ = w.Flush() // to memory
+	_ = w.Flush() // memory does not fail
 	for line := range strings.Lines(all.String()) {
 		fmt.Fprintln(to, oneLine(line, width))
 	}
@@ -55,7 +54,7 @@ func (r *rows) write(to io.Writer, width int) {
 	}
 }
 
-// latency is a number of milliseconds, as people read it; "" for none.
+// latency formats milliseconds for people; "" for zero.
 func latency(ms float64) string {
 	switch {
 	case ms <= 0:
@@ -68,7 +67,7 @@ func latency(ms float64) string {
 	return fmt.Sprintf("%.1fs", ms/1000)
 }
 
-// size is a number of bytes, as people read it.
+// size formats a number of bytes for people.
 func size(bytes int) string {
 	switch {
 	case bytes < 1<<10:
@@ -86,6 +85,7 @@ func withMore(lines []string, leftOut int) []string {
 	return lines
 }
 
+// count returns a number and a noun: "1 call", "2 calls".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -93,7 +93,7 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what, "s")
 }
 
-// roughly is a duration with as many digits as people read.
+// roughly formats a duration with as many digits as people read.
 func roughly(d time.Duration) string {
 	switch {
 	case d < time.Second:

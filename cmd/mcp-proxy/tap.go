@@ -109,7 +109,7 @@ func tapPath(flags *pflag.FlagSet) string {
 	return "/tap?" + query.Encode()
 }
 
-// stream asks for a path, and returns the answer if its status is 200. The caller closes its
+// stream requests a path, and returns the answer if its status is 200. The caller closes its
 // body.
 func (c *adminClient) stream(ctx context.Context, path string) (*http.Response, error) {
 	resp, err := c.open(ctx, path)
@@ -127,11 +127,11 @@ func (c *adminClient) stream(ctx context.Context, path string) (*http.Response, 
 	return nil, &runError{c.refused(string(plain), resp.StatusCode, string(text))}
 }
 
-// lastWords is how long the process may take to tell the rest of a recording that is to end.
+// lastWords bounds how long the process may take to send the rest of a recording after Ctrl-C.
 const lastWords = 10 * time.Second
 
-// record writes a recording. When the signal comes the connection is half-closed: then the
-// process tells what has passed before, and says whether that was all.
+// record writes a recording to a new file. When signalled is done it half-closes the connection: then the
+// process sends what has passed before, and whether that was all.
 func (c *adminClient) record(signalled context.Context, path, name string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -149,7 +149,7 @@ func (c *adminClient) record(signalled context.Context, path, name string) error
 	fmt.Fprintf(stderr, "recording to %s until Ctrl-C\n", name)
 	defer context.AfterFunc(signalled, func() {
 		if half, ok := conn.Load().(interface{ CloseWrite() error }); ok {
-			_ = half.CloseWrite() // or it has ended
+			_ = half.CloseWrite() // fails if the connection has ended
 		}
 		time.AfterFunc(lastWords, cancel)
 	})()
@@ -161,8 +161,8 @@ func (c *adminClient) record(signalled context.Context, path, name string) error
 	return nil
 }
 
-// writeRecording copies a recording line by line, and returns how many messages it has. It
-// is an error if it does not end as one that is whole.
+// writeRecording copies a recording line by line, and returns the number of its messages. It fails if
+// the recording does not end with the line of a complete one.
 func writeRecording(to io.Writer, from io.Reader) (messages int, err error) {
 	in, out := bufio.NewReaderSize(from, 64<<10), bufio.NewWriterSize(to, 64<<10)
 	for {
@@ -211,8 +211,8 @@ func printMessages(to *output, from io.Reader) error {
 	}
 }
 
-// readableMessage is a line of a tap for people, cut to a width unless that is zero, and
-// behind it what is in the message.
+// readableMessage formats a line of a tap for people, cut to width (0: not cut). The content of the
+// message, if any, follows on a line of its own.
 func readableMessage(line []byte, width int, colour bool) string {
 	var l struct { // any line of a tap
 		proxy.Passed
@@ -235,7 +235,7 @@ func readableMessage(line []byte, width int, colour bool) string {
 	return text
 }
 
-// routeOf says from where a message passes to where.
+// routeOf returns the two ends between which a message passes.
 func routeOf(l *proxy.Passed) string {
 	there := string(l.Side)
 	switch l.Side {
@@ -251,7 +251,7 @@ func routeOf(l *proxy.Passed) string {
 	return "proxy → " + there
 }
 
-// aboutMessage says what a message is.
+// aboutMessage describes a message: its method, tool, kind, id, size, time and error.
 func aboutMessage(l *proxy.Passed) string {
 	words := []string{cmp.Or(l.Method, "?")}
 	if l.Tool != "" {

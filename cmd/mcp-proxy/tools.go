@@ -60,7 +60,7 @@ func runTools(ctx context.Context, p *proxy.Proxy, c *proxy.Client, all, asJSON 
 	return nil
 }
 
-// An offered is what the lists say of one thing.
+// An offered is one element of a list: a tool, a prompt, a resource or a template.
 type offered struct {
 	Name, Title, Description string
 	URI, URITemplate         string
@@ -71,7 +71,7 @@ type offered struct {
 	}
 }
 
-// printOffer prints tables, and on stderr who is missing.
+// printOffer prints tables, and to stderr which servers are missing.
 func printOffer(o *proxy.Offer, all bool) {
 	if len(o.Tools) == 0 {
 		fmt.Fprintln(stderr, "no tools")
@@ -87,7 +87,7 @@ func printOffer(o *proxy.Offer, all bool) {
 	}
 }
 
-// mostArguments is how wide the second column may be, in characters.
+// mostArguments bounds the width of the second column, in characters.
 const mostArguments = 40
 
 func printList(head string, elements []json.RawMessage, apart bool, columns func(offered) (first, second string)) {
@@ -100,14 +100,14 @@ func printList(head string, elements []json.RawMessage, apart bool, columns func
 	list := rows{head: head}
 	for _, raw := range elements {
 		var e offered
-		_ = json.Unmarshal(raw, &e) // what is not as it should be is empty
+		_ = json.Unmarshal(raw, &e) // members of a wrong type stay empty
 		first, second := columns(e)
 		list.add(first, oneLine(second, mostArguments), cmp.Or(e.Description, e.Title))
 	}
 	list.write(stdout, stdout.width())
 }
 
-// signature is what a tool takes: "path head?".
+// signature returns the arguments of a tool: "path head?".
 func signature(schema json.RawMessage) string {
 	var s struct {
 		Properties json.RawMessage
@@ -135,7 +135,7 @@ func (e *offered) promptArguments() string {
 	return strings.Join(words, " ")
 }
 
-// keysOf returns the keys of an object in their order.
+// keysOf returns the keys of a JSON object in their order.
 func keysOf(object json.RawMessage) (keys []string) {
 	d := json.NewDecoder(strings.NewReader(string(object)))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

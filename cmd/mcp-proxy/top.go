@@ -34,10 +34,10 @@ func newTop() *cobra.Command {
 	return cmd
 }
 
-// between is the time between two looks.
+// between is the time between two samples.
 const between = time.Second
 
-// A sample is what it sees at one time.
+// A sample holds the answers of one moment.
 type sample struct {
 	Status json.RawMessage `json:"status"`
 	Calls  json.RawMessage `json:"calls"`
@@ -59,7 +59,7 @@ func runTop(ctx context.Context, ask *adminFlags) error {
 	return watch(ctx, ask, first)
 }
 
-// lookAt asks the process. It is looked for each time: another may have taken its place.
+// lookAt takes a sample. It looks the process up each time: another may have taken its place.
 func lookAt(ctx context.Context, ask *adminFlags) (*sample, error) {
 	c, err := ask.client()
 	if err != nil {
@@ -75,7 +75,7 @@ func lookAt(ctx context.Context, ask *adminFlags) (*sample, error) {
 	return l, nil
 }
 
-// printLooks writes lines of JSON until ctx is done.
+// printLooks prints a sample a line, as JSON, until ctx is done.
 func printLooks(ctx context.Context, ask *adminFlags) error {
 	for {
 		l, err := lookAt(ctx, ask)
@@ -98,7 +98,7 @@ func printLooks(ctx context.Context, ask *adminFlags) error {
 	}
 }
 
-// pause reports whether there is another look.
+// pause waits until the next sample, and reports false if ctx is done.
 func pause(ctx context.Context) bool {
 	select {
 	case <-time.After(between):
@@ -108,7 +108,7 @@ func pause(ctx context.Context) bool {
 	}
 }
 
-// What terminals obey: the screen besides the usual one and no cursor, and back; home; the
+// Escape sequences: the alternate screen without a cursor, and back; the cursor to the top left; clear the
 // rest of a line, and of the screen.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
@@ -118,15 +118,15 @@ const (
 	clearRest   = "\x1b[J"
 )
 
-// watch draws until ctx is done or somebody has enough. A process that does not answer any
-// more may be back.
+// watch draws until ctx is done or the user quits. It continues if the process does not answer, since
+// that may be back.
 func watch(ctx context.Context, ask *adminFlags, l *sample) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
 		if before, err := term.MakeRaw(in); err == nil {
 			defer func() { _ = term.Restore(in, before) }()
-			go quitOn(os.Stdin, quit) // may outlive watch: nobody can interrupt it, and the program ends
+			go quitOn(os.Stdin, quit) // may outlive watch: a read of a terminal cannot be interrupted, and the program ends
 		}
 	}
 	stdout.command(enterScreen)
@@ -147,7 +147,7 @@ func watch(ctx context.Context, ask *adminFlags, l *sample) error {
 	}
 }
 
-// quitOn calls quit for q, ^C, ^D, or the end of what is typed.
+// quitOn calls quit at q, ^C, ^D or the end of the input.
 func quitOn(in io.Reader, quit func()) {
 	defer quit()
 	var key [1]byte
@@ -158,12 +158,12 @@ func quitOn(in io.Reader, quit func()) {
 	}
 }
 
-// frame is a screen of lines as a terminal in raw mode takes it.
+// frame formats a screen of lines for a terminal in raw mode.
 func frame(screen string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(printable(screen), "\n"), "\n", clearLine) + "\x1b[K"
 }
 
-// screen draws what was seen last, and why nothing was since then.
+// screen draws a sample, and the error of a later one.
 func (l *sample) screen(err error, wide, high int) string {
 	var now proxy.Snapshot
 	var calls proxy.Calls
@@ -179,7 +179,7 @@ func (l *sample) screen(err error, wide, high int) string {
 		return cmp.Or(cmp.Compare(b.PerSecond, a.PerSecond), cmp.Compare(b.InFlight, a.InFlight))
 	})
 	upstreams, waiting := upstreamRows(&now, calls.Now), callRows(&calls)
-	left := high - 7 // 2 lines above, 2 heads, 2 empty lines, 1 below
+	left := high - 7 // without 2 lines above, 2 heads, 2 empty lines, 1 below
 	upstreams.atMost(max(left/2, left-len(waiting.lines)-1) - 1)
 	waiting.atMost(left - len(upstreams.lines) - 2)
 	for _, r := range []*rows{upstreams, waiting} {
@@ -189,7 +189,7 @@ func (l *sample) screen(err error, wide, high int) string {
 	return out.String()
 }
 
-// summary is what all upstreams do together.
+// summary returns the totals of all upstreams in one line.
 func summary(now *proxy.Snapshot, calls *proxy.Calls) string {
 	var rate float64
 	requests, errors := 0, 0

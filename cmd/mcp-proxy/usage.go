@@ -15,14 +15,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// commandNeeded is run for the program without a command.
+// commandNeeded is what the program does without a command.
 func commandNeeded(cmd *cobra.Command, _ []string) error {
 	cmd.SetOut(stderr)
 	cmd.Usage()
 	return errors.New("a command is needed")
 }
 
-// unknownCommand refuses words that are no command.
+// unknownCommand returns an error for arguments that name no command.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -34,13 +34,13 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q%s", args[0], config.DidYouMean(args[0], names))
 }
 
-// unknownFlag says more about a flag that could not be parsed. A misspelt command
-// is found here, if its flags follow it.
+// unknownFlag adds a hint to the error of a flag that could not be parsed. If flags follow a
+// misspelt command, cobra reports the first of them: then the error is about the command.
 func unknownFlag(cmd *cobra.Command, err error) error {
 	if words := cmd.Flags().Args(); !cmd.HasParent() && len(words) > 0 {
 		return unknownCommand(cmd, words)
 	}
-	if word := commandWord(cmd); word != "" { // -y is a flag of npx
+	if word := commandWord(cmd); word != "" { // in serve npx -y x, -y is a flag of npx
 		return behindDash(cmd, word)
 	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
@@ -65,7 +65,7 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// wishes say how to get what flags of other proxies do.
+// wishes are hints for flags of other proxies: how to get the same here.
 var wishes = map[string]string{
 	"stdio":            "a server on stdio goes behind --, as in mcp-proxy serve -- npx -y some-server",
 	"sse":              "mcp-proxy connect URL finds out by itself whether a server speaks SSE",
@@ -91,7 +91,7 @@ var wishes = map[string]string{
 	"verbose":          "use --log-level debug",
 }
 
-// commandBehindDash refuses arguments that are not a command behind "--".
+// commandBehindDash returns an error if there are arguments before "--".
 func commandBehindDash(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	switch {
@@ -115,8 +115,8 @@ func behindDash(cmd *cobra.Command, word string) error {
 	return fmt.Errorf("unexpected argument %q: a command goes behind --, as in mcp-proxy %s -- %s", word, cmd.Name(), word)
 }
 
-// commandWord is the argument before a flag that could not be parsed which must be a command
-// without its "--"; "" for none.
+// commandWord returns the first argument of cmd if it looks like the program to start, with its "--" left
+// out; else "".
 func commandWord(cmd *cobra.Command) string {
 	words := cmd.Flags().Args()
 	if cmd.Name() == "call" && len(words) > 0 {
@@ -132,7 +132,7 @@ func looksLikeConfig(word string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json", ".toml"}, filepath.Ext(word))
 }
 
-// oneURL is the argument of connect.
+// oneURL checks the arguments of connect.
 func oneURL(_ *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0 || args[0] == "":
@@ -157,23 +157,23 @@ const (
 	exitUsage = 2 // bad usage or configuration
 )
 
-// A runError is a failure after usage and configuration were found good.
+// A runError is a failure with a valid usage and configuration: the exit code is 1.
 type runError struct{ err error }
 
 func (e *runError) Error() string { return e.err.Error() }
 
 func (e *runError) Unwrap() error { return e.err }
 
-// errAnswerIsNo is the exit code 1 of a question that was answered.
+// errAnswerIsNo makes the exit code 1 after a command has printed a negative answer.
 var errAnswerIsNo = errors.New("the answer is no")
 
-// isURL tells a URL from what else may be an argument: names, key=value and JSON.
+// isURL reports whether an argument is a URL, and not a name, key=value or JSON.
 func isURL(word string) bool {
 	scheme, _, found := strings.Cut(word, "://")
 	return found && scheme != "" && !strings.ContainsAny(scheme, "={ ")
 }
 
-// failed is the error of a session that could not do what it was to do.
+// failed returns the error of a command that could not finish: "interrupted" if a signal has ended ctx.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &runError{errors.New("interrupted")}
@@ -181,7 +181,7 @@ func failed(ctx context.Context, err error) error {
 	return &runError{err}
 }
 
-// failedBy returns what New or NewHost has failed by: a mistake of the user, or not.
+// failedBy returns an error of New or NewHost: problems of the configuration as they are, others as a runError.
 func failedBy(err error) error {
 	if _, ok := errors.AsType[config.Problems](err); ok {
 		return err
@@ -189,9 +189,9 @@ func failedBy(err error) error {
 	return &runError{err}
 }
 
-// inUse says what to do about an error of listening where somebody else does.
+// inUse adds advice to the error of listening at an address that another program uses.
 func inUse(err error) error {
-	const windows = syscall.Errno(10048) // what WSAEADDRINUSE is there
+	const windows = syscall.Errno(10048) // WSAEADDRINUSE
 	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
 		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
 	}
