@@ -38,23 +38,23 @@ func (i *Issuer) check(v value) {
 func sameURL(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
 // clients checks the settings of authentication, after all layers are joined.
-func (l *loader) clients(c *Config, o Options) {
-	source, key := l.source, "tls"
+func (r *reader) clients(c *Config, o Options) {
+	source, key := r.source, "tls"
 	if o.TLS != (ListenTLS{}) {
 		source, key = "--tls-cert", ""
 	}
 	switch t := c.TLS; {
 	case (t.Cert == "") != (t.Key == ""):
-		l.fail(source, key, "needs both a certificate and a key")
+		r.fail(source, key, "needs both a certificate and a key")
 	case t.ClientCA != "" && t.Cert == "":
-		l.fail(source, key, "client certificates need a certificate and a key of the server")
+		r.fail(source, key, "client certificates need a certificate and a key of the server")
 	}
 	for _, t := range c.Auth.Tokens {
 		if t.Name == defaultToken && c.TokenFile != "" {
-			l.fail(l.source, tree.Join(t.Key, "name"), "is the name of the token in tokenFile")
+			r.fail(r.source, tree.Join(t.Key, "name"), "is the name of the token in tokenFile")
 		}
 	}
-	l.distinctFiles(c)
+	r.distinctFiles(c)
 }
 
 // defaultToken is the name of the token in tokenFile. Without tokenFile another token may have
@@ -62,7 +62,7 @@ func (l *loader) clients(c *Config, o Options) {
 const defaultToken = "default"
 
 // distinctFiles refuses a token file that two clients share, or a client and a host.
-func (l *loader) distinctFiles(c *Config) {
+func (r *reader) distinctFiles(c *Config) {
 	owner := make(map[string]string)
 	if c.TokenFile != "" {
 		owner[filepath.Clean(c.TokenFile)] = "tokenFile"
@@ -70,14 +70,14 @@ func (l *loader) distinctFiles(c *Config) {
 	for _, t := range c.Auth.Tokens {
 		file := filepath.Clean(t.TokenFile)
 		if first, ok := owner[file]; ok {
-			l.fail(l.source, tree.Join(t.Key, "tokenFile"), "is also used by %s: a client is identified by its token, so each name needs its own", first)
+			r.fail(r.source, tree.Join(t.Key, "tokenFile"), "is also used by %s: a client is identified by its token, so each name needs its own", first)
 			continue
 		}
 		owner[file] = t.Key
 	}
 	for _, link := range c.Links {
 		if _, ok := owner[filepath.Clean(link.TokenFile)]; ok && link.Accept {
-			l.fail(l.source, tree.Join(link.Key, "tokenFile"), "is also the token file of clients: a client could pass for a host")
+			r.fail(r.source, tree.Join(link.Key, "tokenFile"), "is also the token file of clients: a client could pass for a host")
 		}
 	}
 }
@@ -105,8 +105,8 @@ func (f *Frontend) cleartext(address string) bool {
 }
 
 // listening checks which addresses other machines can reach.
-func (l *loader) listening(c *Config, o Options) {
-	source, key := l.source, "listen"
+func (r *reader) listening(c *Config, o Options) {
+	source, key := r.source, "listen"
 	ways := map[string]string{
 		source:               "tokenFile, auth or tls.clientCA), or set insecure: true",
 		"--listen":           "--token-file, --tls-client-ca, or auth in a configuration), or give --insecure",
@@ -119,14 +119,41 @@ func (l *loader) listening(c *Config, o Options) {
 		source, key = envPrefix+"LISTEN", ""
 	}
 	if len(c.Listen) == 0 {
-		l.fail(source, key, "needs an address")
+		r.fail(source, key, "needs an address")
 	}
 	for _, a := range c.Listen {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
-			l.fail(source, key, "%s is reachable from other machines: require authentication (%s", tree.Quote(a), ways[source])
+			r.fail(source, key, "%s is reachable from other machines: require authentication (%s", tree.Quote(a), ways[source])
 		case c.cleartext(a):
-			l.warn(source, key, "tokens to %s are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS", tree.Quote(a))
+			r.warn(source, key, "tokens to %s are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS", tree.Quote(a))
 		}
+	}
+}
+
+// operators checks the addresses for operators.
+func (r *reader) operators(c *Config) {
+	onTCP := false
+	for _, a := range c.Admin.Listen {
+		unix := strings.HasPrefix(a, "unix:")
+		onTCP = onTCP || !unix
+		if !unix && !isLocal(a) && c.Admin.TokenFile != "" {
+			r.warn(r.source, "admin.listen", "the token is sent unencrypted to %s: with it anybody sees clients, servers and their last errors", tree.Quote(a))
+		}
+	}
+	if c.Admin.TokenFile != "" && !onTCP {
+		r.fail(r.source, "admin.tokenFile", "is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token")
+	}
+}
+
+func (t *Traces) check(v value) {
+	if t.Endpoint == "" {
+		return
+	}
+	switch secure := strings.HasPrefix(t.Endpoint, "https:"); {
+	case !secure && t.TLS != (TLS{}):
+		v.get("tls").wrong("is only valid with an https endpoint")
+	case !secure && len(t.HeadersFrom) > 0 && !isSecureURL(t.Endpoint):
+		v.get("headersFrom").caution("are sent unencrypted: the endpoint is http, on another machine")
 	}
 }

@@ -1,9 +1,7 @@
 package config
 
 import (
-	"fmt"
 	"maps"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,41 +10,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/forms"
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
-
-// A reader collects what is found while one file is read.
-type reader struct {
-	source   string // the file's name in error lines
-	dir      string // what its relative paths count from
-	problems Problems
-	warnings []string
-	ignored  map[string]bool // unknown keys of other programs' entries, each warned about once
-	inputs   []*tree.Node    // what an editor asks its user for
-	files    []string        // that were read, absolute
-}
-
-// readFile reads a file that values come from.
-func (r *reader) readFile(name string) ([]byte, error) {
-	if abs, err := filepath.Abs(name); err == nil && !slices.Contains(r.files, abs) {
-		r.files = append(r.files, abs)
-	}
-	return readFile(name)
-}
-
-func (r *reader) fail(source, key, format string, args ...any) {
-	r.problems = append(r.problems, Problem{Source: source, Key: key, Text: fmt.Sprintf(format, args...)})
-}
-
-func (r *reader) warn(source, key, format string, args ...any) {
-	p := Problem{Source: source, Key: key, Text: fmt.Sprintf(format, args...)}
-	r.warnings = append(r.warnings, p.Error())
-}
-
-func (r *reader) resolve(path string) string {
-	if path == "" || filepath.IsAbs(path) {
-		return path
-	}
-	return filepath.Join(r.dir, path)
-}
 
 // A field is one key, as a field of a struct declares it.
 type field struct {
@@ -94,6 +57,14 @@ func scalarOf(t reflect.Type) reflect.Type {
 	return t
 }
 
+// keysOf returns the names of the keys of a struct.
+func keysOf(t reflect.Type) (keys []string) {
+	for _, f := range fieldsOf(t) {
+		keys = append(keys, f.key)
+	}
+	return keys
+}
+
 func (f field) has(tag string) bool { return f.tag.Get(tag) != "" }
 
 // named reports whether structs of a type are the members of a map: their Name is no key.
@@ -131,6 +102,9 @@ type value struct {
 	*reader
 	node *tree.Node
 }
+
+// get returns the member with a key, which must be there.
+func (v value) get(key string) value { return value{v.reader, v.node.Get(key)} }
 
 func (v value) wrong(format string, args ...any) { v.fail(v.source, v.node.At, format, args...) }
 
@@ -328,7 +302,7 @@ func (v value) duplicateHeaders(all map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		lower := strings.ToLower(name)
 		if first, ok := seen[lower]; ok {
-			value{v.reader, v.node.Get(name)}.wrong("is the same header as %s", first)
+			v.get(name).wrong("is the same header as %s", first)
 		}
 		seen[lower] = name
 	}
@@ -379,3 +353,6 @@ func (v value) refuse(r rule) {
 	}
 	v.wrong("must be %s, not %s", r.what, v.node.Describe())
 }
+
+// noReplay is what is wrong with the key replay, which upstreams had once.
+const noReplay = "is a command now: write command: mcp-proxy, args: [replay, FILE]"

@@ -15,29 +15,29 @@ import (
 )
 
 // direct adds the upstreams that the command line gives instead of a file.
-func (l *loader) direct(c *Config, o Options) {
+func (r *reader) direct(c *Config, o Options) {
 	var source string
 	var all []Upstream
 	switch {
 	case len(o.Command) > 0 && o.URL != "":
-		l.fail("--", "", "a command and a URL exclude each other")
+		r.fail("--", "", "a command and a URL exclude each other")
 		return
 	case len(o.Command) > 0 && len(o.Servers) > 0:
-		l.fail("--server", "", "excludes a command after --: give that a name, too")
+		r.fail("--server", "", "excludes a command after --: give that a name, too")
 		return
 	case len(o.Command) > 0:
-		source, all = "after --", []Upstream{l.commandLine("main", "--", o.Command)}
+		source, all = "after --", []Upstream{r.commandLine("main", "--", o.Command)}
 	case o.URL != "":
-		source, all = "as a URL", []Upstream{l.remote(hostOf(o.URL), "URL", o.URL, o.Headers)}
+		source, all = "as a URL", []Upstream{r.remote(hostOf(o.URL), "URL", o.URL, o.Headers)}
 	case len(o.Servers) > 0:
-		source, all = "with --server", l.servers(o.Servers)
+		source, all = "with --server", r.servers(o.Servers)
 	}
-	l.commands(all, o)
+	r.commands(all, o)
 	if all == nil {
 		return
 	}
 	if len(c.Upstreams) > 0 {
-		l.fail(l.source, "upstreams", "are also given %s on the command line", source)
+		r.fail(r.source, "upstreams", "are also given %s on the command line", source)
 	}
 	c.Upstreams = all
 }
@@ -53,24 +53,24 @@ func hostOf(address string) string {
 }
 
 // servers are the upstreams of NAME=COMMAND LINE and NAME=URL.
-func (l *loader) servers(given []string) (all []Upstream) {
+func (r *reader) servers(given []string) (all []Upstream) {
 	for _, s := range given {
 		name, what, found := strings.Cut(s, "=")
 		key := "--server " + tree.Printable(name)
 		words, end, err := commandWords(what, runtime.GOOS == "windows")
 		switch {
 		case !found || !tree.IsName(name):
-			l.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
+			r.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
 		case slices.ContainsFunc(all, func(u Upstream) bool { return u.Name == name }):
-			l.fail(key, "", "is given twice")
+			r.fail(key, "", "is given twice")
 		case strings.Contains(what, "://") && len(words) == 1:
-			all = append(all, l.remote(name, key, what, nil))
+			all = append(all, r.remote(name, key, what, nil))
 		case err != nil || len(words) == 0:
-			l.fail(key, "", "must be a command line, with quotes that are closed")
+			r.fail(key, "", "must be a command line, with quotes that are closed")
 		case end >= 0: // there the command ends
-			l.fail(key, "", "has one of ; & | < > without quotes: it is not run by a shell")
+			r.fail(key, "", "has one of ; & | < > without quotes: it is not run by a shell")
 		default:
-			all = append(all, l.commandLine(name, key, words))
+			all = append(all, r.commandLine(name, key, words))
 		}
 	}
 	return all
@@ -92,12 +92,12 @@ func commandWords(line string, windows bool) (words []string, end int, err error
 }
 
 // commands applies --env, --cwd and --shared to the upstreams of the command line.
-func (l *loader) commands(all []Upstream, o Options) {
+func (r *reader) commands(all []Upstream, o Options) {
 	var env map[string]string
 	for _, e := range o.Env {
 		name, text, found := strings.Cut(e, "=")
 		if !found || !isEnvName(name) || !isClean(text) {
-			l.fail("--env", "", "must be NAME=VALUE")
+			r.fail("--env", "", "must be NAME=VALUE")
 			return
 		}
 		if env == nil {
@@ -122,11 +122,11 @@ func (l *loader) commands(all []Upstream, o Options) {
 	}
 	switch {
 	case !direct && len(o.Env) > 0:
-		l.fail("--env", "", "is for a command on the command line: a file has env for each upstream")
+		r.fail("--env", "", "is for a command on the command line: a file has env for each upstream")
 	case !direct && cwd != "":
-		l.fail("--cwd", "", "is for a command on the command line: a file has cwd for each upstream")
+		r.fail("--cwd", "", "is for a command on the command line: a file has cwd for each upstream")
 	case all == nil && o.Shared:
-		l.fail("--shared", "", "is for servers on the command line: a file has session: shared for each upstream")
+		r.fail("--shared", "", "is for servers on the command line: a file has session: shared for each upstream")
 	}
 }
 
@@ -138,12 +138,12 @@ func newUpstream(name, key string) Upstream {
 
 // commandLine is the upstream of a command and its arguments. A path counts from the working
 // directory. It gets the whole environment, as in a shell.
-func (l *loader) commandLine(name, key string, command []string) Upstream {
+func (r *reader) commandLine(name, key string, command []string) Upstream {
 	u := newUpstream(name, key)
 	u.Command, u.Args = command[0], slices.Clone(command[1:])
 	u.InheritEnv = []string{"all"}
 	if u.Command == "" {
-		l.fail(key, "", "needs a command")
+		r.fail(key, "", "needs a command")
 	}
 	if isPath(u.Command) {
 		if abs, err := filepath.Abs(u.Command); err == nil {
@@ -154,37 +154,37 @@ func (l *loader) commandLine(name, key string, command []string) Upstream {
 }
 
 // remote is the upstream of a URL and its headers.
-func (l *loader) remote(name, key, url string, headers []string) Upstream {
+func (r *reader) remote(name, key, url string, headers []string) Upstream {
 	u := newUpstream(name, key)
 	u.URL = url
 	if !takes("url", url) {
-		l.fail(key, "", "must be %s", rules["url"].what)
+		r.fail(key, "", "must be %s", rules["url"].what)
 	}
 	for _, h := range headers {
-		l.header(&u, h)
+		r.header(&u, h)
 	}
 	return u
 }
 
 // header adds one "Name: value". Values may be secrets, which lines do not show.
-func (l *loader) header(u *Upstream, given string) {
+func (r *reader) header(u *Upstream, given string) {
 	name, text, found := strings.Cut(given, ":")
 	if name = strings.TrimSpace(name); !found || !headerToken.MatchString(name) {
-		l.fail("--header", "", `must be "Name: value"`)
+		r.fail("--header", "", `must be "Name: value"`)
 		return
 	}
 	for other := range u.Headers {
 		if strings.EqualFold(other, name) {
-			l.fail("--header", name, "is given twice")
+			r.fail("--header", name, "is given twice")
 			return
 		}
 	}
-	text, wrong := l.expand(strings.TrimSpace(text))
+	text, wrong := r.expand(strings.TrimSpace(text))
 	for _, w := range wrong {
-		l.fail("--header", name, "%s", w)
+		r.fail("--header", name, "%s", w)
 	}
 	if !isHeaderValue(text) {
-		l.fail("--header", name, "must be %s", rules["header"].what)
+		r.fail("--header", name, "must be %s", rules["header"].what)
 	}
 	if u.Headers == nil {
 		u.Headers = make(map[string]string)
@@ -198,7 +198,7 @@ var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
 func (u *Upstream) Exposed() bool { return u.URL != "" && parseEndpoint(u.URL).exposed() }
 
 // cleartext warns of credentials that are sent unencrypted.
-func (l *loader) cleartext(u Upstream) {
+func (r *reader) cleartext(u Upstream) {
 	if !u.Exposed() {
 		return
 	}
@@ -216,6 +216,6 @@ func (l *loader) cleartext(u Upstream) {
 	}
 	if len(names) > 0 {
 		slices.Sort(names)
-		l.warn(l.source, u.Key, "sends %s unencrypted to another machine", strings.Join(slices.Compact(names), ", "))
+		r.warn(r.source, u.Key, "sends %s unencrypted to another machine", strings.Join(slices.Compact(names), ", "))
 	}
 }

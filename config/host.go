@@ -21,26 +21,26 @@ type HostLink struct {
 // Check returns nil or [Problems] with the flag of each as its Source. Nothing
 // is opened.
 func (h HostLink) Check() error {
-	c := hostCheck{HostLink: h}
+	var r reader
 	if h.Heartbeat < 0 {
-		c.fail("--heartbeat", "", "must not be negative")
+		r.fail("--heartbeat", "", "must not be negative")
 	}
 	switch {
 	case h.Listen != "" && h.Dial != "":
-		c.fail("--dial", "", "excludes --listen")
+		r.fail("--dial", "", "excludes --listen")
 	case h.Listen == "" && h.Dial == "":
-		c.fail("--listen", "", "either --listen or --dial is needed")
+		r.fail("--listen", "", "either --listen or --dial is needed")
 	case h.Listen != "" && !isListenURL(h.Listen):
-		c.fail("--listen", "", "must be unix:///path, or a tcp, tls, ws or wss URL with a port")
+		r.fail("--listen", "", "must be unix:///path, or a tcp, tls, ws or wss URL with a port")
 	case h.Listen != "":
-		c.listen(parseEndpoint(h.Listen))
+		h.checkListen(&r, parseEndpoint(h.Listen))
 	case !isURL(linkSchemes...)(h.Dial):
-		c.fail("--dial", "", "must be %s", rules["dialURL"].what)
+		r.fail("--dial", "", "must be %s", rules["dialURL"].what)
 	default:
-		c.dial(parseEndpoint(h.Dial))
+		h.checkDial(&r, parseEndpoint(h.Dial))
 	}
-	if len(c.problems) > 0 {
-		return c.problems
+	if len(r.problems) > 0 {
+		return r.problems
 	}
 	return nil
 }
@@ -57,50 +57,44 @@ func isListenURL(s string) bool {
 	return isURL(linkSchemes...)(strings.Replace(s, "://:", "://localhost:", 1))
 }
 
-// A hostCheck collects the mistakes of one HostLink.
-type hostCheck struct {
-	HostLink
-	reader
-}
-
-func (c *hostCheck) listen(at endpoint) {
-	if at.encrypted() && (c.TLS.Cert == "" || c.TLS.Key == "") {
-		c.fail("--listen", "", "%s needs --tls-cert and --tls-key", at.scheme)
+func (h HostLink) checkListen(r *reader, at endpoint) {
+	if at.encrypted() && (h.TLS.Cert == "" || h.TLS.Key == "") {
+		r.fail("--listen", "", "%s needs --tls-cert and --tls-key", at.scheme)
 	}
-	c.unusedFlags(at)
-	if c.Insecure || !at.remote() {
+	h.unusedFlags(r, at)
+	if h.Insecure || !at.remote() {
 		return
 	}
 	switch {
 	case !at.encrypted():
-		c.fail("--listen", "", "messages on %s can be read by other machines: listen on %s, or give --insecure", at.scheme, at.safer())
-	case c.TLS.CA == "" && c.TokenFile == "" && at.web():
-		c.fail("--listen", "", "is reachable from other machines: give --token-file, --tls-ca or --insecure")
-	case c.TLS.CA == "" && !at.web():
-		c.fail("--listen", "", "is reachable from other machines: give --tls-ca or --insecure")
+		r.fail("--listen", "", "messages on %s can be read by other machines: listen on %s, or give --insecure", at.scheme, at.safer())
+	case h.TLS.CA == "" && h.TokenFile == "" && at.web():
+		r.fail("--listen", "", "is reachable from other machines: give --token-file, --tls-ca or --insecure")
+	case h.TLS.CA == "" && !at.web():
+		r.fail("--listen", "", "is reachable from other machines: give --tls-ca or --insecure")
 	}
 }
 
-func (c *hostCheck) dial(to endpoint) {
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		c.fail("--tls-cert", "", "needs --tls-key, and the other way round")
+func (h HostLink) checkDial(r *reader, to endpoint) {
+	if (h.TLS.Cert == "") != (h.TLS.Key == "") {
+		r.fail("--tls-cert", "", "needs --tls-key, and the other way round")
 	}
-	c.unusedFlags(to)
+	h.unusedFlags(r, to)
 	switch {
-	case c.Insecure && to.private():
-		c.fail("--insecure", "", "is not valid with a dialled %s URL; certificates are always verified", to.scheme)
-	case to.exposed() && !c.Insecure:
-		c.fail("--dial", "", "%s to another machine can be read and changed on the way: dial %s, or give --insecure", to.scheme, to.safer())
+	case h.Insecure && to.private():
+		r.fail("--insecure", "", "is not valid with a dialled %s URL; certificates are always verified", to.scheme)
+	case to.exposed() && !h.Insecure:
+		r.fail("--dial", "", "%s to another machine can be read and changed on the way: dial %s, or give --insecure", to.scheme, to.safer())
 	}
 }
 
 // unusedFlags refuses flags that have no effect at an endpoint: their user believes that they
 // protect the link.
-func (c *hostCheck) unusedFlags(at endpoint) {
-	if c.TokenFile != "" && !at.web() {
-		c.fail("--token-file", "", "is only valid with ws and wss")
+func (h HostLink) unusedFlags(r *reader, at endpoint) {
+	if h.TokenFile != "" && !at.web() {
+		r.fail("--token-file", "", "is only valid with ws and wss")
 	}
-	if c.TLS != (TLS{}) && !at.encrypted() {
-		c.fail("--tls-ca, --tls-cert, --tls-key", "", "are only valid with tls and wss")
+	if h.TLS != (TLS{}) && !at.encrypted() {
+		r.fail("--tls-ca, --tls-cert, --tls-key", "", "are only valid with tls and wss")
 	}
 }

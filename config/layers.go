@@ -63,20 +63,8 @@ func (f field) fromEnv(text string) (typed any, what string) {
 	return items, ""
 }
 
-// layered is a viper that knows the default and the variable of every setting. An empty
-// variable counts as unset.
-func layered(l *loader) *viper.Viper {
-	v := viper.NewWithOptions(viper.WithDecoderRegistry(l))
-	for _, s := range settings() {
-		v.SetDefault(s.key, reflect.ValueOf(l.cfg).FieldByIndex(s.index).Interface())
-		// It fails only without a key.
-		_ = v.BindEnv(s.key, s.variable())
-	}
-	return v
-}
-
 // flags sets the values of flags above all other layers.
-func (l *loader) flags(v *viper.Viper, o Options) {
+func (r *reader) flags(v *viper.Viper, o Options) {
 	for _, list := range []struct {
 		flag, key, is string
 		given         []string
@@ -86,7 +74,7 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 	} {
 		for _, s := range list.given {
 			if !takes(list.is, s) {
-				l.fail(list.flag, "", "must be %s, not %s", rules[list.is].what, tree.Quote(s))
+				r.fail(list.flag, "", "must be %s, not %s", rules[list.is].what, tree.Quote(s))
 			}
 		}
 		if len(list.given) > 0 {
@@ -104,14 +92,14 @@ func (l *loader) flags(v *viper.Viper, o Options) {
 	}
 	v.Set("publicURL", o.PublicURL)
 	if !takes("publicURL", o.PublicURL) {
-		l.fail("--public-url", "", "must be %s", rules["publicURL"].what)
+		r.fail("--public-url", "", "must be %s", rules["publicURL"].what)
 		v.Set("publicURL", "")
 	}
 }
 
 // settle puts the uppermost layer of each setting into the configuration, and warns of
 // variables that are no settings.
-func (l *loader) settle(v *viper.Viper) {
+func (r *reader) settle(v *viper.Viper, c *Config) {
 	known := make(map[string]bool)
 	for _, s := range settings() {
 		known[s.variable()] = true
@@ -122,20 +110,20 @@ func (l *loader) settle(v *viper.Viper) {
 			case what == "":
 				layer = typed
 			case s.rule.secret:
-				l.fail(s.variable(), "", "must be %s", what)
+				r.fail(s.variable(), "", "must be %s", what)
 				continue
 			default:
-				l.fail(s.variable(), "", "must be %s, not %s", what, tree.Quote(text))
+				r.fail(s.variable(), "", "must be %s, not %s", what, tree.Quote(text))
 				continue
 			}
 		}
 		if layer != nil {
-			reflect.ValueOf(&l.cfg).Elem().FieldByIndex(s.index).Set(reflect.ValueOf(layer))
+			reflect.ValueOf(c).Elem().FieldByIndex(s.index).Set(reflect.ValueOf(layer))
 		}
 	}
 	for _, name := range environNames() {
 		if strings.HasPrefix(name, envPrefix) && !known[name] {
-			l.warn(name, "", "is not a setting and is ignored")
+			r.warn(name, "", "is not a setting and is ignored")
 		}
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"
-
 // check refuses keys that contradict each other, and links without encryption to other machines.
 func (link *Link) check(v value) {
 	switch {
@@ -46,7 +44,7 @@ func (link *Link) checkDialled(v value) {
 		v.misplaced("tls", "is only valid with a tls or wss URL to dial")
 	}
 	if to.exposed() {
-		value{v.reader, v.node.Get("dial")}.wrong("%s to another machine can be read and changed on the way: dial %s", to.scheme, to.safer())
+		v.get("dial").wrong("%s to another machine can be read and changed on the way: dial %s", to.scheme, to.safer())
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,57 +17,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/forms"
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
-
-// Options say where a configuration comes from. The zero value searches for a
-// file.
-type Options struct {
-	// File is a .yaml, .yml, .json or .toml file. Without it, and without
-	// Command, mcp-proxy.yaml (.yml, .json, .toml) is searched for in the
-	// working directory, then in $XDG_CONFIG_HOME/mcp-proxy (by default
-	// ~/.config/mcp-proxy).
-	File string
-
-	// Command is what came after "--": one upstream named main. It gets the whole
-	// environment, as a command does that is started from a shell. No file is
-	// searched for then, and a given file must not have upstreams.
-	Command []string
-
-	// Servers are upstreams as NAME=COMMAND LINE or NAME=URL, instead of a file, too.
-	Servers []string
-
-	// Env (NAME=VALUE), Cwd and Shared are for the commands that are given here.
-	Env    []string
-	Cwd    string
-	Shared bool
-
-	// URL is one upstream named main, a remote server: http, https, ws or wss.
-	// As with Command, no file is searched for, and a given file must not have
-	// upstreams. It excludes Command.
-	URL string
-
-	// Headers go with URL, each "Name: value"; variables in values are expanded.
-	Headers []string
-
-	// Listen, AllowedOrigins, TokenFile, Insecure, TLS and PublicURL override every other
-	// source of the setting, where they are set. Paths count from the working directory.
-	Listen         []string
-	AllowedOrigins []string
-	TokenFile      string
-	Insecure       *bool
-	TLS            ListenTLS // each file by itself
-	PublicURL      string
-
-	// Host is set for mcp-proxy host: there can be no links, and the settings about
-	// listening for clients are read but not checked.
-	Host bool
-}
-
-// A Problem is one mistake in a configuration.
-type Problem = tree.Problem
-
-// Problems are all mistakes that were found. An error of [Load] or [HostLink.Check] is
-// always a non-empty Problems.
-type Problems = tree.Problems
 
 // Load reads, completes and validates a configuration. It returns warnings with it,
 // one line each. The error is a [Problems] with every mistake; then the Config has no more
@@ -90,12 +38,12 @@ func Load(o Options) (*Config, []string, error) {
 func Read(o Options) (*Config, []string, Problems) {
 	l := &loader{reader: reader{ignored: make(map[string]bool)}}
 	setDefaults(reflect.ValueOf(&l.cfg).Elem())
-	v := layered(l)
+	v := l.layered()
 	if l.find(o) {
 		l.read(v)
 	}
 	l.flags(v, o)
-	l.settle(v)
+	l.settle(v, &l.cfg)
 
 	c := &l.cfg
 	c.File, c.Read = l.source, l.files
@@ -108,7 +56,8 @@ func Read(o Options) (*Config, []string, Problems) {
 // A loader is the state of one Load.
 type loader struct {
 	reader
-	cfg Config // what the file says; the settings of other layers come last
+	cfg    Config // what the file says; the settings of other layers come last
+	format string // of the file, for Decode
 }
 
 // formats are those of files by their extensions. JSON may have comments and trailing
@@ -190,32 +139,29 @@ func (l *loader) read(v *viper.Viper) {
 }
 
 // Decoder makes the loader viper's codec for every format.
-func (l *loader) Decoder(format string) (viper.Decoder, error) { return decoder{l, format}, nil }
-
-// A decoder reads one file into the loader.
-type decoder struct {
-	*loader
-	format string
+func (l *loader) Decoder(format string) (viper.Decoder, error) {
+	l.format = format
+	return l, nil
 }
 
 // Decode gives viper the top-level settings, typed, and keeps everything else, whose
 // keys viper would lower-case. Mistakes within the file go to the problems; an
 // error is a file that could not be parsed at all.
-func (d decoder) Decode(data []byte, top map[string]any) error {
-	root, duplicates, err := tree.Parse(d.format, data)
+func (l *loader) Decode(data []byte, top map[string]any) error {
+	root, duplicates, err := tree.Parse(l.format, data)
 	if err != nil {
 		return err
 	}
 	for _, key := range duplicates {
-		d.fail(d.source, key, "duplicate key")
+		l.fail(l.source, key, "duplicate key")
 	}
-	if !d.convert(root) && d.strange(root) {
-		d.fail(d.source, "", "has no servers: they are in upstreams, or in mcpServers and the like if another program has written it")
+	if !l.convert(root) && strange(root) {
+		l.fail(l.source, "", "has no servers: they are in upstreams, or in mcpServers and the like if another program has written it")
 		return nil
 	}
 	root.Take("$schema") // for editors
-	cfg := reflect.ValueOf(&d.cfg).Elem()
-	value{&d.reader, root}.structure(cfg)
+	cfg := reflect.ValueOf(&l.cfg).Elem()
+	value{&l.reader, root}.structure(cfg)
 	for _, s := range settings() {
 		if root.Has(s.key) {
 			top[s.key] = cfg.FieldByIndex(s.index).Interface()
@@ -248,7 +194,7 @@ func (l *loader) convert(root *tree.Node) bool {
 // them, unless one may be a slip in a key that restricts what is served.
 func (l *loader) others(root *tree.Node) {
 	var others []string
-	names := topKeys()
+	names := keysOf(reflect.TypeFor[Config]())
 	guarding := append([]string{"tokenFile", "policies", "limits", "allowedHosts", "allowedOrigins"}, forms.Guarding...)
 	for _, m := range slices.Clone(root.Members) {
 		v := value{&l.reader, m.Value}
@@ -273,41 +219,15 @@ func (l *loader) others(root *tree.Node) {
 	}
 }
 
-func topKeys() (keys []string) {
-	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
-		keys = append(keys, f.key)
-	}
-	return keys
-}
-
 // strange reports whether not one key of a file is ours, or meant to be.
-func (l *loader) strange(root *tree.Node) bool {
-	names := topKeys()
+func strange(root *tree.Node) bool {
+	names := keysOf(reflect.TypeFor[Config]())
 	for _, m := range root.Members {
 		if m.Key != "$schema" && (slices.Contains(names, m.Key) || Nearest(strings.ToLower(m.Key), names) != "") {
 			return false
 		}
 	}
 	return len(root.Members) > 0
-}
-
-// readFile reads one byte more than a file may have.
-func readFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, cause(err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, tree.MaxBytes+1))
-	return data, cause(err)
-}
-
-// cause drops the file's name, which the error line has already.
-func cause(err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		return fmt.Errorf("cannot be read: %w", pe.Err)
-	}
-	return err
 }
 
 // oneLine keeps the messages of parsers to one line of readable text.
@@ -354,4 +274,16 @@ func (l *loader) complete(c *Config, o Options) {
 	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "admin") {
 		l.listening(c, o)
 	}
+}
+
+// layered is a viper that knows the default and the variable of every setting. An empty
+// variable counts as unset.
+func (l *loader) layered() *viper.Viper {
+	v := viper.NewWithOptions(viper.WithDecoderRegistry(l))
+	for _, s := range settings() {
+		v.SetDefault(s.key, reflect.ValueOf(l.cfg).FieldByIndex(s.index).Interface())
+		// It fails only without a key.
+		_ = v.BindEnv(s.key, s.variable())
+	}
+	return v
 }

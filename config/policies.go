@@ -17,7 +17,7 @@ func (p *Policy) check(v value) {
 		}
 	}
 	if by := p.Who.proofs(); len(by) == 1 && by[0] != "any" && by[0] != "issuer" && v.node.Has("scopes") {
-		value{v.reader, v.node.Get("scopes")}.wrong("is only valid with who: any, or an issuer of JWT: no other client has scopes")
+		v.get("scopes").wrong("is only valid with who: any, or an issuer of JWT: no other client has scopes")
 	}
 }
 
@@ -89,99 +89,92 @@ func (w Who) covers(other Who) bool {
 }
 
 // rules checks each policy against the others, and against the configured clients.
-func (l *loader) rules(c *Config) {
+func (r *reader) rules(c *Config) {
 	for i, p := range c.Policies {
-		l.knownClients(c, p)
+		r.knownClients(c, p)
 		for _, first := range c.Policies[:i] {
 			if first.Who.covers(p.Who) {
-				l.fail(l.source, p.Key, "never applies: %s comes first and matches the same clients", first.Key)
+				r.fail(r.source, p.Key, "never applies: %s comes first and matches the same clients", first.Key)
 				break
 			}
 		}
-		l.idleGlobs(c, p)
+		r.idleGlobs(c, p)
 	}
 	if len(c.Policies) > 0 {
-		l.ambiguousNames(c)
+		r.ambiguousNames(c)
 	}
 }
 
 // ambiguousNames refuses names that globs cannot tell apart: tools of a_ match a__*, too.
-func (l *loader) ambiguousNames(c *Config) {
+func (r *reader) ambiguousNames(c *Config) {
 	for _, u := range c.Upstreams {
 		if i := slices.IndexFunc(c.Upstreams, func(other Upstream) bool { return u.Name == other.Name+"_" }); i >= 0 {
-			l.fail(l.source, u.Key, "needs another name: policies for %s__* would match it, too", c.Upstreams[i].Name)
+			r.fail(r.source, u.Key, "needs another name: policies for %s__* would match it, too", c.Upstreams[i].Name)
 		}
 	}
 }
 
 // knownClients checks that a policy names configured tokens and issuers. The token "default"
 // may come from the environment or a flag.
-func (l *loader) knownClients(c *Config, p Policy) {
+func (r *reader) knownClients(c *Config, p Policy) {
 	at := tree.Join(p.Key, "who")
 	if name := p.Who.Token; name != "" && name != defaultToken {
 		if !slices.ContainsFunc(c.Auth.Tokens, func(t NamedToken) bool { return t.Name == name }) {
-			l.fail(l.source, tree.Join(at, "token"), "names no token in auth.tokens")
+			r.fail(r.source, tree.Join(at, "token"), "names no token in auth.tokens")
 		}
 	}
 	if issuer := p.Who.Issuer; issuer != "" && p.Who.Certificate == "" {
-		l.knownIssuer(c, p.Who, tree.Join(at, "issuer"))
+		r.knownIssuer(c, p.Who, tree.Join(at, "issuer"))
 	}
-	l.noClient(c, p.Who, at)
+	r.noClient(c, p.Who, at)
 }
 
 // noClient warns of a rule that no client matches. The environment or flags may change that, so
 // it is no mistake.
-func (l *loader) noClient(c *Config, w Who, at string) {
+func (r *reader) noClient(c *Config, w Who, at string) {
 	tokens := c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0
 	onSocket := func(address string) bool { return strings.HasPrefix(address, "unix:") }
 	switch {
 	case w.Certificate != "" && c.TLS.ClientCA == "":
-		l.warn(l.source, tree.Join(at, "certificate"), "matches no client: tls.clientCA is not set")
+		r.warn(r.source, tree.Join(at, "certificate"), "matches no client: tls.clientCA is not set")
 	case w.Anonymous && c.Proves():
-		l.warn(l.source, at, "matches no client: all clients must authenticate")
+		r.warn(r.source, at, "matches no client: all clients must authenticate")
 	case w.User != "" && tokens:
-		l.warn(l.source, tree.Join(at, "user"), "matches no client: clients on Unix sockets need a token, too")
+		r.warn(r.source, tree.Join(at, "user"), "matches no client: clients on Unix sockets need a token, too")
 	case w.User != "" && !slices.ContainsFunc(c.Listen, onSocket):
-		l.warn(l.source, tree.Join(at, "user"), "matches no client: listen has no Unix socket")
+		r.warn(r.source, tree.Join(at, "user"), "matches no client: listen has no Unix socket")
 	}
 }
 
 // knownIssuer checks the issuer of a rule: one of auth.jwt, or the name of a certificate
 // authority, which is no URL.
-func (l *loader) knownIssuer(c *Config, w Who, at string) {
+func (r *reader) knownIssuer(c *Config, w Who, at string) {
 	for _, i := range c.Auth.JWT {
 		if i.Issuer == w.Issuer {
 			return
 		}
 		if sameURL(i.Issuer, w.Issuer) {
-			l.fail(l.source, at, "differs from the issuer of %s by a slash at the end", i.Key)
+			r.fail(r.source, at, "differs from the issuer of %s by a slash at the end", i.Key)
 			return
 		}
 	}
 	jwt := w.Principal != "" || w.Claims != nil || strings.Contains(w.Issuer, "://")
 	if jwt || c.TLS.ClientCA == "" {
-		l.fail(l.source, at, "is not an issuer in auth.jwt")
+		r.fail(r.source, at, "is not an issuer in auth.jwt")
 	}
 }
 
 // idleGlobs warns of globs that match nothing, which matters most in deny: names begin with
 // the name of the upstream. With links the upstreams are not known here.
-func (l *loader) idleGlobs(c *Config, p Policy) {
+func (r *reader) idleGlobs(c *Config, p Policy) {
 	if len(c.Links) > 0 || len(c.Upstreams) == 0 {
 		return
 	}
-	for _, g := range p.globs() {
-		if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return reaches(g.glob, u.Name+"__") }) {
-			l.warn(l.source, g.key, "matches nothing: names begin with the name of the upstream, as in %s__*", c.Upstreams[0].Name)
+	check := func(key, glob string) { // does not show the glob, which may contain the value of a variable
+		if !slices.ContainsFunc(c.Upstreams, func(u Upstream) bool { return reaches(glob, u.Name+"__") }) {
+			r.warn(r.source, key, "matches nothing: names begin with the name of the upstream, as in %s__*", c.Upstreams[0].Name)
 		}
 	}
-}
-
-// A placed glob is a glob on names and its path. Error lines do not show the glob: it may
-// contain the value of a variable.
-type placed struct{ key, glob string }
-
-func (p Policy) globs() (all []placed) {
 	for _, of := range []struct {
 		key   string
 		globs []string
@@ -190,18 +183,15 @@ func (p Policy) globs() (all []placed) {
 		{"prompts.allow", p.Prompts.Allow}, {"prompts.deny", p.Prompts.Deny},
 	} {
 		for i, glob := range of.globs {
-			all = append(all, placed{tree.Index(p.Key+"."+of.key, i), glob})
+			check(tree.Index(p.Key+"."+of.key, i), glob)
 		}
 	}
 	for _, glob := range slices.Sorted(maps.Keys(p.Scopes)) {
-		if !isURIGlob(glob) {
-			all = append(all, placed{tree.Join(p.Key+".scopes", glob), glob})
+		if !strings.Contains(glob, ":") { // else it is for URIs
+			check(tree.Join(p.Key+".scopes", glob), glob)
 		}
 	}
-	return all
 }
-
-func isURIGlob(glob string) bool { return strings.Contains(glob, ":") }
 
 // reaches reports whether a glob may match a name with a prefix, judged by its text before the
 // first special character.

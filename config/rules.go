@@ -330,3 +330,5 @@ func isCollector(s string) bool {
 
 // parsePublicURL drops slashes at the end. Empty stays empty.
 func parsePublicURL(s string) (any, bool) { return strings.TrimRight(s, "/"), s == "" || isIssuer(s) }
+
+const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"

@@ -22,9 +22,6 @@ var transports = []struct {
 	{"url", []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}},
 }
 
-// noReplay is what is wrong with the key replay, which upstreams had once.
-const noReplay = "is a command now: write command: mcp-proxy, args: [replay, FILE]"
-
 // check refuses an upstream with none or several transports, and keys of another transport.
 func (u *Upstream) check(v value) {
 	if isPath(u.Command) {
@@ -79,10 +76,7 @@ func (u *Upstream) checkTransport(v value) {
 // slip returns the value of an unknown key that must be a misspelt command or url, since neither
 // is there; nil if there is none.
 func (v value) slip() *tree.Node {
-	var known []string
-	for _, f := range fieldsOf(reflect.TypeFor[Upstream]()) {
-		known = append(known, f.key)
-	}
+	known := keysOf(reflect.TypeFor[Upstream]())
 	for _, m := range v.node.Members {
 		near := Nearest(m.Key, known)
 		if !slices.Contains(known, m.Key) && slices.Contains([]string{"command", "url"}, near) {
@@ -115,7 +109,7 @@ func (u *Upstream) checkType(v value) {
 	if u.Type == "stdio" {
 		needs, other = other, needs
 	}
-	at := value{v.reader, v.node.Get("type")}
+	at := v.get("type")
 	scheme := parseEndpoint(u.URL).scheme
 	switch {
 	case v.node.Has(other) && !v.node.Has(needs):
@@ -133,7 +127,7 @@ func (u *Upstream) readEnvFile(v value) {
 	if u.EnvFile == "" {
 		return
 	}
-	at := value{v.reader, v.node.Get("envFile")}
+	at := v.get("envFile")
 	data, err := v.readFile(u.EnvFile)
 	if err != nil {
 		at.wrong("%v", err)

@@ -1,15 +1,80 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/forms"
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
+
+// A reader collects what is found while one file is read.
+type reader struct {
+	source   string // the file's name in error lines
+	dir      string // what its relative paths count from
+	problems Problems
+	warnings []string
+	ignored  map[string]bool // unknown keys of other programs' entries, each warned about once
+	inputs   []*tree.Node    // what an editor asks its user for
+	files    []string        // that were read, absolute
+}
+
+// A Problem is one mistake in a configuration.
+type Problem = tree.Problem
+
+// Problems are all mistakes that were found. An error of [Load] or [HostLink.Check] is
+// always a non-empty Problems.
+type Problems = tree.Problems
+
+func (r *reader) fail(source, key, format string, args ...any) {
+	r.problems = append(r.problems, Problem{Source: source, Key: key, Text: fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) warn(source, key, format string, args ...any) {
+	p := Problem{Source: source, Key: key, Text: fmt.Sprintf(format, args...)}
+	r.warnings = append(r.warnings, p.Error())
+}
+
+func (r *reader) resolve(path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(r.dir, path)
+}
+
+// readFile reads a file that values come from.
+func (r *reader) readFile(name string) ([]byte, error) {
+	if abs, err := filepath.Abs(name); err == nil && !slices.Contains(r.files, abs) {
+		r.files = append(r.files, abs)
+	}
+	return readFile(name)
+}
+
+// readFile reads one byte more than a file may have.
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, tree.MaxBytes+1))
+	return data, cause(err)
+}
+
+// cause drops the file's name, which the error line has already.
+func cause(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("cannot be read: %w", pe.Err)
+	}
+	return err
+}
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
