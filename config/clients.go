@@ -33,11 +33,11 @@ func (i *Issuer) check(v value) {
 	}
 }
 
-// sameURL ignores a slash at the end: two issuers that differ only there are most likely one
-// that was written twice.
+// sameURL compares URLs without a slash at the end: two issuers that differ only there are most
+// likely the same.
 func sameURL(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// clients checks the settings of authentication, after all layers are joined.
+// clients checks how clients authenticate, after all layers are merged.
 func (r *reader) clients(c *Config, o Options) {
 	source, key := r.source, "tls"
 	if o.TLS != (ListenTLS{}) {
@@ -57,11 +57,11 @@ func (r *reader) clients(c *Config, o Options) {
 	r.distinctFiles(c)
 }
 
-// defaultToken is the name of the token in tokenFile. Without tokenFile another token may have
-// it.
+// defaultToken is the name of the token in tokenFile. Without tokenFile another token may have this
+// name.
 const defaultToken = "default"
 
-// distinctFiles refuses a token file that two clients share, or a client and a host.
+// distinctFiles refuses a token file that is used twice: by two clients, or by clients and a host.
 func (r *reader) distinctFiles(c *Config) {
 	owner := make(map[string]string)
 	if c.TokenFile != "" {
@@ -87,7 +87,7 @@ func (f *Frontend) Proves() bool {
 	return f.TokenFile != "" || len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 || f.TLS.ClientCA != ""
 }
 
-// Open returns the listen addresses that other machines can use without authentication.
+// Open returns the listen addresses that other machines can reach without authentication.
 func (f *Frontend) Open() (addresses []string) {
 	for _, a := range f.Listen {
 		if !f.Proves() && !isLocal(a) {
@@ -97,9 +97,9 @@ func (f *Frontend) Open() (addresses []string) {
 	return addresses
 }
 
-// cleartext reports whether tokens are sent unencrypted to an address. If a proxy in front
-// terminates TLS, the public URL is https. tokenFile alone is no reason for a warning:
-// without it one would have to set insecure.
+// cleartext reports whether clients send tokens unencrypted to an address. If a proxy in front
+// terminates TLS, the public URL is https. tokenFile alone causes no warning: without it,
+// insecure would be needed, which is worse.
 func (f *Frontend) cleartext(address string) bool {
 	return len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 && !isLocal(address) && f.TLS.Cert == "" && !strings.HasPrefix(f.PublicURL, "https:")
 }

@@ -11,11 +11,10 @@ import (
 // The tags of its fields declare the keys of a file; doc.go lists them. In doc 'quotes'
 // are code.
 type Config struct {
-	// File is where it came from, as it was named; empty without a file.
+	// File is the path of the file, as it was given; empty without a file.
 	File string
 
-	// Read are the files that it was read from, absolute: File, and those that its values
-	// come from.
+	// Read are the absolute paths of all files that were read: File, and those with values.
 	Read []string
 
 	Frontend
@@ -34,7 +33,7 @@ type Config struct {
 	Prefix     string     `key:"prefix" table:"servers" default:"auto" enum:"auto,always,never" doc:"names as 'upstream__name': 'auto' with several upstreams, 'always', 'never'"`
 	TokenStore string     `key:"tokenStore" table:"servers" default:"file" enum:"file,keyring" doc:"where the tokens of logins are kept: 'file', or the 'keyring' of the system"`
 
-	// Policies say what clients may do, in the order of the file; nil: everything.
+	// Policies say what clients may do, in the order of the file; nil allows everything.
 	Policies []Policy `key:"policies" table:"clients" empty:"leave it out if all clients may do everything, or write - {who: any}" doc:"[what they may do](#what-clients-may-do); without it everything"`
 
 	Admin  Admin  `key:"admin" table:"operators"`
@@ -55,19 +54,19 @@ type Frontend struct {
 }
 
 // ListenTLS holds the paths of PEM files with which serve terminates TLS. They are read
-// again when they change. Cert and Key come together.
+// again when they change. Cert needs Key, and Key needs Cert.
 type ListenTLS struct {
 	Cert     string `key:"cert" is:"path" doc:"PEM file of our certificate: 'serve' terminates TLS itself"`
 	Key      string `key:"key" is:"path" doc:"PEM file of its private key"`
 	ClientCA string `key:"clientCA" is:"path" doc:"PEM file of authorities: clients authenticate with certificates of these"`
 }
 
-// Logs says what is logged in addition.
+// Logs says what is logged besides the default.
 type Logs struct {
 	Calls bool `key:"calls" doc:"one info line for each call: client, target, duration and result. Beyond 100 lines a second calls are left out, and the next line says how many ('left_out'); failed calls have 100 lines of their own"`
 }
 
-// Limits bound what clients may ask for. All are positive.
+// Limits bound what clients may use. All are positive.
 type Limits struct {
 	Message  int64 `key:"message" is:"size" default:"16MiB" doc:"size of one message, in either direction"`
 	Depth    int   `key:"depth" default:"1000" min:"1" max:"1000" doc:"levels of nesting in a message"`
@@ -75,38 +74,38 @@ type Limits struct {
 	Sessions int   `key:"sessions" default:"256" min:"1" doc:"client sessions at a time; more get 503 with 'Retry-After'. Each needs a file descriptor ('ulimit -n'), and some memory for each upstream"`
 }
 
-// Admin is where operators connect, besides the Unix socket that each command has anyway.
+// Admin says where operators connect, besides the Unix socket that each command has.
 type Admin struct {
 	Listen    []string `key:"listen" is:"address" doc:"'HOST:PORT' or 'unix:///path' for [operators](operations.md), besides the socket that each process has"`
 	TokenFile string   `key:"tokenFile" is:"file" doc:"file with the bearer token that operators on TCP send; without it they get only probes and metrics"`
 	Payloads  bool     `key:"payloads" doc:"operators on a Unix socket may see the content of messages ('tap --payloads', with what looks like a secret left out), and record all of it ('tap --record')"`
 }
 
-// Traces says where traces of calls go. The zero value: where the environment says.
+// Traces says where traces of calls are sent. The zero value leaves it to the environment.
 type Traces struct {
 	Endpoint    string            `key:"endpoint" is:"collector" doc:"base URL of a collector that gets [traces](operations.md#traces) of calls (OTLP over HTTP). Without it the variables of OpenTelemetry apply, such as 'OTEL_EXPORTER_OTLP_ENDPOINT'; without these there are no traces"`
-	Sample      *float64          `key:"sample" is:"fraction" shown:"'1'" doc:"fraction of the traces without a parent that is recorded, from 0 to 1"` // nil: what the environment says, else all
+	Sample      *float64          `key:"sample" is:"fraction" shown:"'1'" doc:"fraction of the traces without a parent that is recorded, from 0 to 1"` // nil: the environment decides, else all
 	HeadersFrom map[string]string `key:"headersFrom" is:"file" keys:"headerName" doc:"headers for the collector, with values from files that are read again when they change"`
 	TLS         TLS               `key:"tls" doc:"PEM files for an 'https' endpoint: its authorities, our certificate and its private key"`
-	Off         bool              // nowhere, whatever the environment says; no file says so
+	Off         bool              // no traces, whatever the environment says; it has no key
 }
 
 // TLS holds the paths of PEM files; empty ones mean the system's roots and no
-// client certificate. Cert and Key come together.
+// client certificate. Cert needs Key, and Key needs Cert.
 type TLS struct {
 	CA   string `key:"ca" is:"path"`
 	Cert string `key:"cert" is:"path"`
 	Key  string `key:"key" is:"path"`
 }
 
-// An Upstream is one configured server: a Process with a Command, or a Remote with a URL, never
+// An Upstream is a configured server: a Process with a Command, or a Remote with a URL, never
 // both.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
-	Key  string // where it is configured, for error lines: upstreams.docs
+	Key  string // its path, for error lines: upstreams.docs
 
-	// What only entries of other programs say.
-	Type    string `key:"type" is:"serverType" foreign:"true"` // "stdio", "http", "sse", "ws"; empty: nothing
+	// Only entries of other programs have these keys.
+	Type    string `key:"type" is:"serverType" foreign:"true"` // "stdio", "http", "sse", "ws"; empty if it is not given
 	EnvFile string `key:"envFile" is:"file" foreign:"true"`    // its variables are in Env
 
 	Process
@@ -133,7 +132,7 @@ type Process struct {
 	Cwd        string            `key:"cwd" is:"path" shown:"the proxy's own" doc:"working directory. It is relative to the config file, and so is a command with a slash"` // absolute; empty: the proxy's own
 }
 
-// A Remote is a server elsewhere.
+// A Remote is a server that we connect to.
 type Remote struct {
 	URL           string            `key:"url" is:"url" doc:"instead of a command: a remote server, 'http(s)://' or 'ws(s)://'"`
 	Headers       map[string]string `key:"headers" is:"header" keys:"headerName" doc:"for each HTTP request to it"` // names are unique without regard to case
@@ -149,10 +148,10 @@ type Tools struct {
 	Deny  []string `key:"deny" is:"glob"`  // wins over Allow
 }
 
-// A Link leads to a host elsewhere. Either we dial it (Dial), or it dials us (Accept).
+// A Link connects to a host elsewhere. Either we dial it (Dial), or it dials us (Accept).
 type Link struct {
 	Name string // as an upstream's
-	Key  string // where it is configured, for error lines: links.tools
+	Key  string // its path, for error lines: links.tools
 
 	Dial      string        `key:"dial" is:"dialURL" doc:"where its host listens: 'unix:///path', 'tls://' or 'wss://'; on this machine also 'tcp://' or 'ws://'"`
 	Accept    bool          `key:"accept" doc:"its host dials us, at '/link'"` // needs TokenFile
@@ -164,7 +163,7 @@ type Link struct {
 	Heartbeat time.Duration `key:"heartbeat" default:"5s" min:"1ns" doc:"how often the host is pinged. After three pings without an answer the link is down"`
 }
 
-// Changed names the top-level keys whose values differ in now, and that a reload does not
+// Changed returns the top-level keys whose values differ in now and that a reload does not
 // apply.
 func (c *Config) Changed(now *Config) (keys []string) {
 	applied := []string{"upstreams", "links", "tokenFile", "auth", "policies"}
@@ -177,7 +176,7 @@ func (c *Config) Changed(now *Config) (keys []string) {
 	return keys
 }
 
-// Auth says who clients are. The zero value asks for nothing.
+// Auth says how clients authenticate. The zero value requires nothing.
 type Auth struct {
 	Tokens []NamedToken `key:"tokens"`
 	JWT    []Issuer     `key:"jwt"`
@@ -185,14 +184,14 @@ type Auth struct {
 
 // A NamedToken is a static token and the name of its owner.
 type NamedToken struct {
-	Key       string // where it is configured, for error lines: auth.tokens[0]
+	Key       string // its path, for error lines: auth.tokens[0]
 	Name      string `key:"name" is:"tokenName" needed:"true" doc:"name of the client in policies and logs"` // unique; "default" is that of Config.TokenFile
 	TokenFile string `key:"tokenFile" is:"file" needed:"true" doc:"file with the token; read again when it changes"`
 }
 
 // An Issuer is an authorization server whose tokens (JWT) are accepted.
 type Issuer struct {
-	Key        string        // where it is configured, for error lines: auth.jwt[0]
+	Key        string        // its path, for error lines: auth.jwt[0]
 	Issuer     string        `key:"issuer" is:"issuer" needed:"true" doc:"its URL, exactly as in the claim 'iss', including a slash at the end. 'https', or 'http' of this machine"`
 	Audience   []string      `key:"audience" is:"nonEmpty" min:"1" or:"text" needed:"true" doc:"a token must be for one of these ('aud'), one or a list. With 'publicURL' a token for the URL that a client requests is accepted, too. It is never optional: without it a token for any other service would be accepted"`
 	JWKSURL    string        `key:"jwksURL" is:"optionalURL" shown:"discovered" doc:"where its keys are"`
@@ -203,27 +202,26 @@ type Issuer struct {
 	Skew       time.Duration `key:"skew" default:"30s" max:"5m" doc:"allowed difference of clocks, '5m' at most"`
 }
 
-// A Policy is a rule that says what some clients may do. The first one that matches a
-// client decides.
+// A Policy says what some clients may do. The first one that matches a client decides.
 type Policy struct {
-	Key string // where it is configured, for error lines: policies[0]
+	Key string // its path, for error lines: policies[0]
 	Who Who    `key:"who" is:"who" needed:"true" doc:"'any', 'anonymous' (clients that have not authenticated), 'operator' (the client of 'stdio'), or a map of the keys below"`
 
 	// Globs on <upstream>__<original>, and on the URIs of resources. Deny wins. If any of
-	// the three has an Allow, everything else of all three is denied; else what is not
-	// denied is allowed.
+	// the three has an Allow, everything else of all three is denied; else everything else
+	// is allowed.
 	Tools     Tools `key:"tools" doc:"globs on 'upstream__name', whatever names the client sees. Deny wins. If 'tools', 'prompts' or 'resources' has 'allow', everything else of all three is denied. What is denied is hidden, too"`
 	Prompts   Tools `key:"prompts" doc:"the same for prompts"`
 	Resources Tools `key:"resources" doc:"the same for resources, by their URIs"`
 
-	// Scopes are globs like those and the scopes that what they match needs. All that match
-	// count.
+	// Scopes are such globs, with the scopes that a client needs for what they match. All that
+	// match apply.
 	Scopes map[string][]string `key:"scopes" is:"scope" keys:"glob" min:"1" shown:" " doc:"globs as above, and the scopes that a client needs for what they match. All that match apply. Only a JWT has scopes"`
 
 	Limits PolicyLimits `key:"limits"`
 }
 
-// Who says which clients a policy matches: those to whom all applies that is set. It is
+// Who says which clients a policy matches: a client must match every field that is set. It is
 // never the zero value.
 type Who struct {
 	Any         bool              `key:"any" shown:" " doc:"all clients"` // nothing else is set
@@ -237,27 +235,27 @@ type Who struct {
 	Claims      map[string]string `key:"claims" is:"principal" keys:"claim" shown:" " doc:"beside 'issuer': claims of a JWT. A claim is equal to the text, or a list or text of words that contains it"`
 }
 
-// PolicyLimits are for each principal of a policy. Zero means no limit of its own.
+// PolicyLimits apply to each principal of a policy by itself. Zero means no limit of its own.
 type PolicyLimits struct {
 	Rate     float64 `key:"rate" is:"rate" doc:"requests and notifications: '10/s', '600/m' or '1000/h'. A burst may have as many as one second, or 10. Notifications beyond it are dropped and counted in the status; 'initialized' and cancellations do not count"` // a second
 	InFlight int     `key:"inFlight" min:"1" shown:" " doc:"requests at a time. With requests that were cancelled and not answered by a server, for 30 s, there may be four times as many. All limits apply to each client, over all its connections"`
 	Sessions int     `key:"sessions" min:"1" shown:" " doc:"sessions at a time"`
 }
 
-// UpstreamAuth is how we authenticate to a remote server. At most one is set.
+// UpstreamAuth says how we authenticate to a remote server. At most one field is set.
 type UpstreamAuth struct {
 	OAuth             *OAuth             `key:"oauth" doc:"a person logs in, with 'mcp-proxy login': '{}', or with a client that is registered there"`
 	ClientCredentials *ClientCredentials `key:"clientCredentials" doc:"a program logs in, with one of the three files"`
 }
 
-// OAuth is how a person logs in: with a browser, or with "mcp-proxy login".
+// OAuth is a login by a person, in a browser or with "mcp-proxy login".
 type OAuth struct {
 	ClientID         string   `key:"clientId" shown:"registered by us" doc:"the client's id, or the 'https' URL of its client id metadata document"`
 	ClientSecretFile string   `key:"clientSecretFile" is:"path" doc:"file with the client's secret"` // of a confidential client
 	Scopes           []string `key:"scopes" is:"scope" shown:"those that the server names" doc:"scopes to ask for"`
 }
 
-// ClientCredentials is how a program authenticates: with exactly one of the three files.
+// ClientCredentials is a login by a program, with exactly one of the three files.
 type ClientCredentials struct {
 	ClientID         string   `key:"clientId" doc:"the client's id"`
 	ClientSecretFile string   `key:"clientSecretFile" is:"path" doc:"file with the client's secret"`
@@ -267,7 +265,7 @@ type ClientCredentials struct {
 	Scopes           []string `key:"scopes" is:"scope" shown:"those that the server names" doc:"scopes to ask for"`
 }
 
-// Options say where a configuration comes from. The zero value searches for a
+// Options say where [Load] finds a configuration. With the zero value it searches for a
 // file.
 type Options struct {
 	// File is a .yaml, .yml, .json or .toml file. Without it, and without
@@ -276,29 +274,29 @@ type Options struct {
 	// ~/.config/mcp-proxy).
 	File string
 
-	// Command is what came after "--": one upstream named main. It gets the whole
-	// environment, as a command does that is started from a shell. No file is
-	// searched for then, and a given file must not have upstreams.
+	// Command is the command after "--": one upstream named main. It gets the whole
+	// environment, as a command in a shell does. No file is searched for then, and a
+	// given file must not have upstreams.
 	Command []string
 
-	// Servers are upstreams as NAME=COMMAND LINE or NAME=URL, instead of a file, too.
+	// Servers are upstreams as NAME=COMMAND LINE or NAME=URL, also instead of a file.
 	Servers []string
 
-	// Env (NAME=VALUE), Cwd and Shared are for the commands that are given here.
+	// Env (NAME=VALUE), Cwd and Shared apply to the upstreams of Command and Servers.
 	Env    []string
 	Cwd    string
 	Shared bool
 
-	// URL is one upstream named main, a remote server: http, https, ws or wss.
-	// As with Command, no file is searched for, and a given file must not have
+	// URL is a remote server, http, https, ws or wss: one upstream that is named as the
+	// host. As with Command, no file is searched for, and a given file must not have
 	// upstreams. It excludes Command.
 	URL string
 
-	// Headers go with URL, each "Name: value"; variables in values are expanded.
+	// Headers are sent to URL, each "Name: value"; variables in values are expanded.
 	Headers []string
 
 	// Listen, AllowedOrigins, TokenFile, Insecure, TLS and PublicURL override every other
-	// source of the setting, where they are set. Paths count from the working directory.
+	// source of their setting, if they are set. Paths count from the working directory.
 	Listen         []string
 	AllowedOrigins []string
 	TokenFile      string
@@ -306,7 +304,7 @@ type Options struct {
 	TLS            ListenTLS // each file by itself
 	PublicURL      string
 
-	// Host is set for mcp-proxy host: there can be no links, and the settings about
+	// Host is set for mcp-proxy host: links are a mistake, and the settings about
 	// listening for clients are read but not checked.
 	Host bool
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// A field is one key, as a field of a struct declares it.
+// A field is a key, as the field of a struct declares it.
 type field struct {
 	key   string
 	index []int
 	typ   reflect.Type
 	tag   reflect.StructTag
-	rule  *rule // of its scalars; nil: it holds structs alone
-	keys  *rule // of the keys of a map with any keys
+	rule  *rule // for its scalars; nil if it has only structs
+	keys  *rule // for the keys of a map with free keys
 }
 
 var fieldCache sync.Map // reflect.Type to []field
 
-// fieldsOf returns the keys of a struct. Those of embedded structs are its own.
+// fieldsOf returns the keys of a struct, with those of embedded structs.
 func fieldsOf(t reflect.Type) []field {
 	if all, ok := fieldCache.Load(t); ok {
 		return all.([]field)
@@ -49,7 +49,7 @@ func fieldsOf(t reflect.Type) []field {
 	return all
 }
 
-// scalarOf is the type of the values in a pointer, a list or a map.
+// scalarOf returns the type of the values in a pointer, a list or a map.
 func scalarOf(t reflect.Type) reflect.Type {
 	for slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map}, t.Kind()) {
 		t = t.Elem()
@@ -67,13 +67,13 @@ func keysOf(t reflect.Type) (keys []string) {
 
 func (f field) has(tag string) bool { return f.tag.Get(tag) != "" }
 
-// named reports whether structs of a type are the members of a map: their Name is no key.
+// named reports whether structs of a type are members of a map by name: they have a field Name without a key.
 func named(t reflect.Type) bool {
 	sf, ok := t.FieldByName("Name")
 	return ok && sf.Tag.Get("key") == ""
 }
 
-// setDefaults gives the fields of a struct the values that their tags say, at all depths.
+// setDefaults sets the fields of a struct to the defaults in their tags, at all depths.
 func setDefaults(to reflect.Value) {
 	for _, f := range fieldsOf(to.Type()) {
 		at := to.FieldByIndex(f.index)
@@ -97,7 +97,7 @@ func (f field) standard(text string) any {
 	return value
 }
 
-// A value is one node of the file that a reader reads.
+// A value is a node of a file, and the reader that collects its mistakes.
 type value struct {
 	*reader
 	node *tree.Node
@@ -110,8 +110,8 @@ func (v value) wrong(format string, args ...any) { v.fail(v.source, v.node.At, f
 
 func (v value) caution(format string, args ...any) { v.warn(v.source, v.node.At, format, args...) }
 
-// misplaced refuses a key that has no meaning beside the others. In an entry of another program
-// it is a warning.
+// misplaced refuses a key that means nothing beside the others, if it is there. In an entry of another
+// program it warns.
 func (v value) misplaced(key, format string, args ...any) {
 	at := v.node.Get(key)
 	switch {
@@ -123,11 +123,11 @@ func (v value) misplaced(key, format string, args ...any) {
 	}
 }
 
-// isMap reports whether a value is an object, or null: in YAML that is what is left if all
-// members are commented out.
+// isMap reports whether a value is an object, or null: in YAML a map is null if all its members are
+// commented out.
 func (v value) isMap() bool { return v.node.IsA(tree.Null | tree.Object) }
 
-// decode reads a value into a field, with its defaults. Mistakes go to the reader.
+// decode reads a value into a field, and reports mistakes to the reader.
 func (v value) decode(to reflect.Value, f field) {
 	t := to.Type()
 	switch {
@@ -190,8 +190,8 @@ func (v value) structure(to reflect.Value) {
 	}
 }
 
-// unknown refuses a key of an object that nobody knows. In an entry of another program it is a
-// warning, once for each key, unless it may be a slip in one that restricts the server.
+// unknown refuses an unknown key of an object. In an entry of another program it warns, once for
+// each key, unless the key may be a misspelt one that restricts the server.
 func (v value) unknown(of *tree.Node, key string, known []string) {
 	folded := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) })
 	guarded := Nearest(key, forms.Restricting)
@@ -237,7 +237,7 @@ func (v value) items(to reflect.Value) {
 	}
 }
 
-// add appends a struct with its defaults and its place.
+// add appends a struct with its defaults and its path, and returns it.
 func (v value) add(to reflect.Value) reflect.Value {
 	to.Set(reflect.Append(to, reflect.Zero(to.Type().Elem())))
 	item := to.Index(to.Len() - 1)
@@ -270,7 +270,7 @@ func (v value) list(to reflect.Value, f field) {
 	to.Set(all)
 }
 
-// object reads a map with any keys that pass the rule of the field.
+// object reads a map with free keys, which the rule of the field checks.
 func (v value) object(to reflect.Value, f field) {
 	if !v.isMap() {
 		v.wrong("must be a map, not %s", v.node.Kind)
@@ -295,8 +295,8 @@ func (v value) object(to reflect.Value, f field) {
 	}
 }
 
-// duplicateHeaders refuses names of headers that only case tells apart: one of them would
-// be lost on the way.
+// duplicateHeaders refuses names of headers that differ only in case: a request can have only one
+// of them.
 func (v value) duplicateHeaders(all map[string]string) {
 	seen := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -321,7 +321,7 @@ func (v value) scalar(to reflect.Value, r rule) bool {
 	return true
 }
 
-// text reads what a rule makes of a scalar. Text that is made of variables may be of any
+// text returns the value that a rule reads from a scalar. A string with variables is allowed for every
 // kind.
 func (v value) text(r rule) (typed any, ok bool) {
 	n := v.node
@@ -354,5 +354,5 @@ func (v value) refuse(r rule) {
 	v.wrong("must be %s, not %s", r.what, v.node.Describe())
 }
 
-// noReplay is what is wrong with the key replay, which upstreams had once.
+// noReplay is the mistake for the key replay, which upstreams once had.
 const noReplay = "is a command now: write command: mcp-proxy, args: [replay, FILE]"

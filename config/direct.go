@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// direct adds the upstreams that the command line gives instead of a file.
+// direct adds the upstreams that the command line defines.
 func (r *reader) direct(c *Config, o Options) {
 	var source string
 	var all []Upstream
@@ -42,17 +42,17 @@ func (r *reader) direct(c *Config, o Options) {
 	c.Upstreams = all
 }
 
-// hostOf names the upstream of a URL: by its host, with the port if it has one. It is the only
-// upstream, so no name of a tool begins with it.
+// hostOf returns the name of the upstream of a URL: its host, with the port if it has one. It is the
+// only upstream, so its tools have no prefix.
 func hostOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
-		return "main" // the URL is refused later
+		return "main" // a later check refuses the URL
 	}
 	return u.Host
 }
 
-// servers are the upstreams of NAME=COMMAND LINE and NAME=URL.
+// servers returns the upstreams of NAME=COMMAND LINE and NAME=URL.
 func (r *reader) servers(given []string) (all []Upstream) {
 	for _, s := range given {
 		name, what, found := strings.Cut(s, "=")
@@ -67,7 +67,7 @@ func (r *reader) servers(given []string) (all []Upstream) {
 			all = append(all, r.remote(name, key, what, nil))
 		case err != nil || len(words) == 0:
 			r.fail(key, "", "must be a command line, with quotes that are closed")
-		case end >= 0: // there the command ends
+		case end >= 0: // a shell would end the command there
 			r.fail(key, "", "has one of ; & | < > without quotes: it is not run by a shell")
 		default:
 			all = append(all, r.commandLine(name, key, words))
@@ -76,11 +76,11 @@ func (r *reader) servers(given []string) (all []Upstream) {
 	return all
 }
 
-// commandWords splits a command line as a shell does, and says where a shell would end the
-// command, or -1. On Windows a backslash is a part of a path, and escapes nothing.
+// commandWords splits a command line as a shell does. end is where a shell would end the command, or
+// -1. On Windows a backslash is part of a path and escapes nothing.
 func commandWords(line string, windows bool) (words []string, end int, err error) {
 	parser := shellwords.NewParser()
-	const backslash = "\x00" // no command line has one
+	const backslash = "\x00" // a placeholder that no command line contains
 	if windows {
 		line = strings.ReplaceAll(line, `\`, backslash)
 	}
@@ -136,8 +136,8 @@ func newUpstream(name, key string) Upstream {
 	return u
 }
 
-// commandLine is the upstream of a command and its arguments. A path counts from the working
-// directory. It gets the whole environment, as in a shell.
+// commandLine returns the upstream of a command and its arguments. A path counts from the working
+// directory. The upstream gets the whole environment, as in a shell.
 func (r *reader) commandLine(name, key string, command []string) Upstream {
 	u := newUpstream(name, key)
 	u.Command, u.Args = command[0], slices.Clone(command[1:])
@@ -153,7 +153,7 @@ func (r *reader) commandLine(name, key string, command []string) Upstream {
 	return u
 }
 
-// remote is the upstream of a URL and its headers.
+// remote returns the upstream of a URL and its headers.
 func (r *reader) remote(name, key, url string, headers []string) Upstream {
 	u := newUpstream(name, key)
 	u.URL = url
@@ -166,7 +166,7 @@ func (r *reader) remote(name, key, url string, headers []string) Upstream {
 	return u
 }
 
-// header adds one "Name: value". Values may be secrets, which lines do not show.
+// header adds a header, "Name: value". Mistakes do not show the value, which may be a secret.
 func (r *reader) header(u *Upstream, given string) {
 	name, text, found := strings.Cut(given, ":")
 	if name = strings.TrimSpace(name); !found || !headerToken.MatchString(name) {
@@ -194,10 +194,10 @@ func (r *reader) header(u *Upstream, given string) {
 
 var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
 
-// Exposed reports whether messages to an upstream can be read on the way.
+// Exposed reports whether others can read messages to an upstream on the way.
 func (u *Upstream) Exposed() bool { return u.URL != "" && parseEndpoint(u.URL).exposed() }
 
-// cleartext warns of credentials that are sent unencrypted.
+// cleartext warns about credentials that are sent unencrypted.
 func (r *reader) cleartext(u Upstream) {
 	if !u.Exposed() {
 		return

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A HostLink holds the flags of mcp-proxy host: where the host and its proxies connect, and
-// how they authenticate each other.
+// A HostLink holds the flags of mcp-proxy host: how the host and its proxies connect and
+// authenticate.
 type HostLink struct {
 	Listen    string // URL to listen at (--listen), or
 	Dial      string // URL of the proxy to dial (--dial): unix, tcp, tls, ws or wss
@@ -18,8 +18,8 @@ type HostLink struct {
 	Heartbeat time.Duration // as in Link; zero means 5 s
 }
 
-// Check returns nil or [Problems] with the flag of each as its Source. Nothing
-// is opened.
+// Check returns nil or [Problems], with a flag as the Source of each. It opens no
+// files.
 func (h HostLink) Check() error {
 	var r reader
 	if h.Heartbeat < 0 {
@@ -88,8 +88,8 @@ func (h HostLink) checkDial(r *reader, to endpoint) {
 	}
 }
 
-// unusedFlags refuses flags that have no effect at an endpoint: their user believes that they
-// protect the link.
+// unusedFlags refuses flags that have no effect at an endpoint, since users expect them to protect
+// the link.
 func (h HostLink) unusedFlags(r *reader, at endpoint) {
 	if h.TokenFile != "" && !at.web() {
 		r.fail("--token-file", "", "is only valid with ws and wss")

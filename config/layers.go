@@ -15,9 +15,9 @@ import (
 
 const envPrefix = "MCP_PROXY_"
 
-// settings are the top-level keys that the environment can give as well: scalars and lists
-// of them. viper holds their layers. Values from the file, the default and the flag are typed,
-// so a string comes from the environment, or is of a type that is a string anyway.
+// settings are the top-level keys that are also variables of the environment: scalars and lists
+// of scalars. viper holds their layers. Values from files, defaults and flags are typed, so a
+// string is from the environment, or the setting is a string.
 var settings = sync.OnceValue(func() (all []field) {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		if f.rule != nil {
@@ -27,12 +27,12 @@ var settings = sync.OnceValue(func() (all []field) {
 	return all
 })
 
-// variable is the environment variable of a setting: MCP_PROXY_SHUTDOWN_GRACE,
+// variable returns the environment variable of a setting: MCP_PROXY_SHUTDOWN_GRACE,
 // MCP_PROXY_PUBLIC_URL.
 func (f field) variable() string {
 	var b strings.Builder
 	b.WriteString(envPrefix)
-	lower := false // the letter before
+	lower := false // whether the letter before is
 	for _, r := range f.key {
 		if lower && unicode.IsUpper(r) {
 			b.WriteByte('_')
@@ -43,8 +43,8 @@ func (f field) variable() string {
 	return b.String()
 }
 
-// fromEnv reads the text of a variable; what says what it must be, if it is not. A path
-// counts from the working directory.
+// fromEnv reads the text of a variable. If the text is invalid, what says what it must be, else it is "". A
+// path counts from the working directory.
 func (f field) fromEnv(text string) (typed any, what string) {
 	if f.typ.Kind() != reflect.Slice {
 		typed, ok := f.rule.parse(text)
@@ -63,7 +63,7 @@ func (f field) fromEnv(text string) (typed any, what string) {
 	return items, ""
 }
 
-// flags sets the values of flags above all other layers.
+// flags sets the values of flags, which override all other layers.
 func (r *reader) flags(v *viper.Viper, o Options) {
 	for _, list := range []struct {
 		flag, key, is string
@@ -97,8 +97,8 @@ func (r *reader) flags(v *viper.Viper, o Options) {
 	}
 }
 
-// settle puts the uppermost layer of each setting into the configuration, and warns of
-// variables that are no settings.
+// settle sets each setting of the configuration to its uppermost layer, and warns about
+// variables that are not settings.
 func (r *reader) settle(v *viper.Viper, c *Config) {
 	known := make(map[string]bool)
 	for _, s := range settings() {
@@ -138,7 +138,7 @@ func environNames() []string {
 	return names
 }
 
-// override sets the files that flags of serve give, one by one.
+// override replaces each file for which serve has a flag.
 func (t *ListenTLS) override(o ListenTLS) {
 	for _, f := range []struct{ to, from *string }{{&t.Cert, &o.Cert}, {&t.Key, &o.Key}, {&t.ClientCA, &o.ClientCA}} {
 		if *f.from != "" {

@@ -20,7 +20,7 @@ func (link *Link) check(v value) {
 	}
 }
 
-// checkAccepted checks a link that its host dials: TLS is the listener's business.
+// checkAccepted checks a link that its host dials: the proxy's listener has the settings for TLS.
 func (link *Link) checkAccepted(v value) {
 	if link.TokenFile == "" {
 		v.wrong("accept needs tokenFile")
@@ -54,8 +54,8 @@ func (c *Config) check(v value) {
 	v.boundNames(c.Links)
 }
 
-// distinctTokens refuses a token file that two accepting links share: a host is identified by
-// its token alone.
+// distinctTokens refuses a token file that two accepting links share: only its token identifies a
+// host.
 func (r *reader) distinctTokens(links []Link) {
 	owner := make(map[string]string)
 	for _, link := range links {
@@ -84,14 +84,14 @@ func (r *reader) boundNames(links []Link) {
 	}
 }
 
-// An endpoint is the part of a URL that the rules for encryption depend on.
+// An endpoint is the part of a URL on which the rules for encryption depend.
 type endpoint struct {
 	scheme string
 	host   string // without the port; empty for unix and for all interfaces
 	port   string
 }
 
-// parseEndpoint takes a valid URL; for another it returns the zero endpoint.
+// parseEndpoint returns the endpoint of a URL; the zero value if the URL is invalid.
 func parseEndpoint(s string) endpoint {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -109,10 +109,10 @@ func (e endpoint) private() bool { return e.scheme == "unix" || e.encrypted() }
 // remote reports whether the other end is, or may be, another machine.
 func (e endpoint) remote() bool { return e.scheme != "unix" && !isLoopback(e.host) }
 
-// exposed reports whether messages can be read on the way.
+// exposed reports whether others can read messages on the way.
 func (e endpoint) exposed() bool { return e.remote() && !e.encrypted() }
 
-// safer is the encrypted scheme of the same transport.
+// safer returns the encrypted scheme of the same transport.
 func (e endpoint) safer() string {
 	if e.web() {
 		return "wss"

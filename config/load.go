@@ -18,9 +18,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// Load reads, completes and validates a configuration. It returns warnings with it,
-// one line each. The error is a [Problems] with every mistake; then the Config has no more
-// than File and Read.
+// Load reads, completes and validates a configuration. It also returns warnings, one line
+// each. The error is a [Problems] with every mistake; then the Config has only File and Read.
 //
 // Top-level settings come from flags, else from the environment (MCP_PROXY_
 // and the key in upper case, its words joined by _, lists with commas), else
@@ -33,8 +32,8 @@ func Load(o Options) (*Config, []string, error) {
 	return c, warnings, nil
 }
 
-// Read is Load, but with mistakes its Config is as much as could be read: it can be
-// inspected, and must not be served.
+// Read is Load, except that in spite of mistakes the Config has all that could be read. Such a
+// Config may be inspected, but must not be served.
 func Read(o Options) (*Config, []string, Problems) {
 	l := &loader{reader: reader{ignored: make(map[string]bool)}}
 	setDefaults(reflect.ValueOf(&l.cfg).Elem())
@@ -56,18 +55,18 @@ func Read(o Options) (*Config, []string, Problems) {
 // A loader is the state of one Load.
 type loader struct {
 	reader
-	cfg    Config // what the file says; the settings of other layers come last
+	cfg    Config // first from the file; then settle sets the settings of other layers
 	format string // of the file, for Decode
 }
 
-// formats are those of files by their extensions. JSON may have comments and trailing
+// formats maps the extensions of files to their formats. JSON may have comments and trailing
 // commas.
 var formats = map[string]string{".yaml": "yaml", ".yml": "yml", ".json": "json", ".jsonc": "json", ".toml": "toml"}
 
-// extensions are those of files that are searched for.
+// extensions are those of the files that find searches for.
 var extensions = []string{".yaml", ".yml", ".json", ".toml"}
 
-// find sets the file to read, if there is one.
+// find sets the file to read. It reports false if there is none.
 func (l *loader) find(o Options) bool {
 	l.source = o.File
 	if l.source == "" {
@@ -91,8 +90,8 @@ func (l *loader) find(o Options) bool {
 	return true
 }
 
-// search finds a file in dir. A file that cannot be inspected is found, too: reading it will
-// say why.
+// search returns the configuration file in dir, or "". A file that cannot be inspected counts, too: reading it
+// reports why.
 func search(dir string) string {
 	if dir == "" {
 		return ""
@@ -108,7 +107,7 @@ func search(dir string) string {
 
 func userDir() string {
 	base := os.Getenv("XDG_CONFIG_HOME")
-	if !filepath.IsAbs(base) { // its specification: relative ones are ignored
+	if !filepath.IsAbs(base) { // the specification says to ignore relative ones
 		home, err := os.UserHomeDir()
 		if err != nil {
 			return ""
@@ -118,7 +117,7 @@ func userDir() string {
 	return filepath.Join(base, "mcp-proxy")
 }
 
-// read hands the file to viper, which hands it back to Decode.
+// read passes the file to viper, which passes it back to Decode.
 func (l *loader) read(v *viper.Viper) {
 	format, ok := formats[strings.ToLower(filepath.Ext(l.source))]
 	if !ok {
@@ -144,9 +143,9 @@ func (l *loader) Decoder(format string) (viper.Decoder, error) {
 	return l, nil
 }
 
-// Decode gives viper the top-level settings, typed, and keeps everything else, whose
-// keys viper would lower-case. Mistakes within the file go to the problems; an
-// error is a file that could not be parsed at all.
+// Decode gives viper the top-level settings, typed. Everything else stays in the loader, since
+// viper would lower-case its keys. Mistakes in the file are added to the problems; the error is
+// about a file that cannot be parsed.
 func (l *loader) Decode(data []byte, top map[string]any) error {
 	root, duplicates, err := tree.Parse(l.format, data)
 	if err != nil {
@@ -170,7 +169,7 @@ func (l *loader) Decode(data []byte, top map[string]any) error {
 	return nil
 }
 
-// convert brings a file that another program has written into our form.
+// convert brings a file of another program into our form, and reports whether it is one.
 func (l *loader) convert(root *tree.Node) bool {
 	form := forms.Detect(l.source, root)
 	if form == nil {
@@ -190,8 +189,8 @@ func (l *loader) convert(root *tree.Node) bool {
 	return true
 }
 
-// others takes the keys out of a file of another program that are not ours, and warns of
-// them, unless one may be a slip in a key that restricts what is served.
+// others removes the keys of a file of another program that are not ours, with a warning. A key
+// that may be a misspelt one that restricts what is served is a mistake.
 func (l *loader) others(root *tree.Node) {
 	var others []string
 	names := keysOf(reflect.TypeFor[Config]())
@@ -219,7 +218,7 @@ func (l *loader) others(root *tree.Node) {
 	}
 }
 
-// strange reports whether not one key of a file is ours, or meant to be.
+// strange reports whether a file has keys, but none that is ours or resembles ours.
 func strange(root *tree.Node) bool {
 	names := keysOf(reflect.TypeFor[Config]())
 	for _, m := range root.Members {
@@ -230,22 +229,22 @@ func strange(root *tree.Node) bool {
 	return len(root.Members) > 0
 }
 
-// oneLine keeps the messages of parsers to one line of readable text.
+// oneLine brings the message of a parser into one line of printable text.
 func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
 }
 
-// onlyIn reports whether all mistakes are below these keys.
+// onlyIn reports whether all mistakes are below some of keys.
 func onlyIn(ps Problems, keys ...string) bool {
 	return !slices.ContainsFunc(ps, func(p Problem) bool {
 		return !slices.Contains(keys, p.Key[:strings.IndexAny(p.Key+".", ".[")])
 	})
 }
 
-// complete reports what is missing, where everything that decides it is right so far: no
-// mistake is reported that follows from another.
+// complete runs the checks that need the whole configuration. It skips those for which there are
+// mistakes in what they read: no mistake is reported that follows from another.
 func (l *loader) complete(c *Config, o Options) {
 	read := l.problems
 	if o.Host && len(c.Links) > 0 {
@@ -276,14 +275,13 @@ func (l *loader) complete(c *Config, o Options) {
 	}
 }
 
-// layered is a viper that knows the default and the variable of every setting. An empty
+// layered returns a viper with the default and the variable of every setting. An empty
 // variable counts as unset.
 func (l *loader) layered() *viper.Viper {
 	v := viper.NewWithOptions(viper.WithDecoderRegistry(l))
 	for _, s := range settings() {
 		v.SetDefault(s.key, reflect.ValueOf(l.cfg).FieldByIndex(s.index).Interface())
-		// It fails only without a key.
-		_ = v.BindEnv(s.key, s.variable())
+		_ = v.BindEnv(s.key, s.variable()) // fails only without a key
 	}
 	return v
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // Nearest returns the known word that word most likely misspells; "" for none. At most two
-// letters differ. Among equally near ones it prefers the most similar length, then the
-// alphabet. A word of a few letters is more likely an abbreviation: cmd means command, not cwd.
+// letters differ. Among equally near ones it prefers the most similar length, then the first in
+// the alphabet. A word of a few letters is more likely an abbreviation: cmd means command, not cwd.
 func Nearest(word string, known []string) string {
 	const few = 4
 	known = slices.Sorted(slices.Values(known))
@@ -31,8 +31,8 @@ func Nearest(word string, known []string) string {
 	})
 }
 
-// distance is the number of letters to change, without regard to case. It skips words of very
-// different lengths: names may come from clients, and be long.
+// distance returns the number of letters to change, ignoring case. For words of very different
+// lengths it returns the difference, which costs less: names from clients may be long.
 func distance(word, k string) int {
 	if d := longer(word, k); d > 8 {
 		return d
@@ -55,7 +55,7 @@ func isShort(word, k string) bool {
 	return word == ""
 }
 
-// DidYouMean completes an error line about an unknown word. It is "" if no known word is
+// DidYouMean returns the end of an error line about an unknown word; "" if no known word is
 // similar.
 func DidYouMean(word string, known []string) string {
 	if near := Nearest(word, known); near != "" {

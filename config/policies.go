@@ -8,8 +8,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// check refuses an empty allow, which would mean "all" where its author may expect "none",
-// and scopes of clients that have none.
+// check refuses an empty allow, which would mean "all" although its author may expect "none",
+// and scopes for clients that cannot have any.
 func (p *Policy) check(v value) {
 	for _, key := range []string{"tools", "prompts", "resources"} {
 		if allow := v.node.Get(key).Get("allow"); allow.Empty() {
@@ -26,7 +26,7 @@ func (w *Who) set(word string) {
 	*w = Who{Any: word == "any", Anonymous: word == "anonymous", Operator: word == "operator"}
 }
 
-// check refuses a rule that no client can match: a client is identified by one thing.
+// check refuses a rule that no client can match: a client is identified in one way only.
 func (w *Who) check(v value) {
 	if slices.ContainsFunc(v.problems, func(p Problem) bool { return strings.HasPrefix(p.Key, v.node.At) }) {
 		return
@@ -48,8 +48,8 @@ func (w *Who) check(v value) {
 	}
 }
 
-// proofs names the ways of authentication that a rule matches. An issuer may belong to a
-// certificate, too.
+// proofs returns the ways of authentication that a rule names. The issuer beside a certificate is
+// part of that.
 func (w Who) proofs() (names []string) {
 	for _, p := range []struct {
 		name string
@@ -88,7 +88,7 @@ func (w Who) covers(other Who) bool {
 		same(w.Issuer, other.Issuer) && same(w.Principal, other.Principal)
 }
 
-// rules checks each policy against the others, and against the configured clients.
+// rules checks each policy against the others, and against the clients in the configuration.
 func (r *reader) rules(c *Config) {
 	for i, p := range c.Policies {
 		r.knownClients(c, p)
@@ -105,7 +105,7 @@ func (r *reader) rules(c *Config) {
 	}
 }
 
-// ambiguousNames refuses names that globs cannot tell apart: tools of a_ match a__*, too.
+// ambiguousNames refuses upstreams that globs cannot tell apart: tools of a_ match a__*, too.
 func (r *reader) ambiguousNames(c *Config) {
 	for _, u := range c.Upstreams {
 		if i := slices.IndexFunc(c.Upstreams, func(other Upstream) bool { return u.Name == other.Name+"_" }); i >= 0 {
@@ -129,8 +129,8 @@ func (r *reader) knownClients(c *Config, p Policy) {
 	r.noClient(c, p.Who, at)
 }
 
-// noClient warns of a rule that no client matches. The environment or flags may change that, so
-// it is no mistake.
+// noClient warns about a rule that no client matches. It is no mistake, since the environment or flags
+// may change that.
 func (r *reader) noClient(c *Config, w Who, at string) {
 	tokens := c.TokenFile != "" || len(c.Auth.Tokens)+len(c.Auth.JWT) > 0
 	onSocket := func(address string) bool { return strings.HasPrefix(address, "unix:") }
@@ -146,7 +146,7 @@ func (r *reader) noClient(c *Config, w Who, at string) {
 	}
 }
 
-// knownIssuer checks the issuer of a rule: one of auth.jwt, or the name of a certificate
+// knownIssuer checks the issuer of a rule: it is one of auth.jwt, or the name of a certificate
 // authority, which is no URL.
 func (r *reader) knownIssuer(c *Config, w Who, at string) {
 	for _, i := range c.Auth.JWT {
@@ -164,8 +164,8 @@ func (r *reader) knownIssuer(c *Config, w Who, at string) {
 	}
 }
 
-// idleGlobs warns of globs that match nothing, which matters most in deny: names begin with
-// the name of the upstream. With links the upstreams are not known here.
+// idleGlobs warns about globs that match nothing, which matters most in deny: names begin with
+// the name of the upstream. With links it cannot know all upstreams, and does nothing.
 func (r *reader) idleGlobs(c *Config, p Policy) {
 	if len(c.Links) > 0 || len(c.Upstreams) == 0 {
 		return

@@ -15,21 +15,21 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// A reader collects what is found while one file is read.
+// A reader collects the mistakes and warnings of one Load, and expands variables.
 type reader struct {
-	source   string // the file's name in error lines
-	dir      string // what its relative paths count from
+	source   string // name of the file in error lines
+	dir      string // directory from which its relative paths count
 	problems Problems
 	warnings []string
-	ignored  map[string]bool // unknown keys of other programs' entries, each warned about once
-	inputs   []*tree.Node    // what an editor asks its user for
-	files    []string        // that were read, absolute
+	ignored  map[string]bool // unknown keys in other programs' entries; each is warned about once
+	inputs   []*tree.Node    // values for which an editor asks its user
+	files    []string        // absolute paths of the files that were read
 }
 
 // A Problem is one mistake in a configuration.
 type Problem = tree.Problem
 
-// Problems are all mistakes that were found. An error of [Load] or [HostLink.Check] is
+// Problems are all mistakes in a configuration. An error of [Load] or [HostLink.Check] is
 // always a non-empty Problems.
 type Problems = tree.Problems
 
@@ -49,7 +49,7 @@ func (r *reader) resolve(path string) string {
 	return filepath.Join(r.dir, path)
 }
 
-// readFile reads a file that values come from.
+// readFile reads a file with values, and remembers its path.
 func (r *reader) readFile(name string) ([]byte, error) {
 	if abs, err := filepath.Abs(name); err == nil && !slices.Contains(r.files, abs) {
 		r.files = append(r.files, abs)
@@ -57,7 +57,7 @@ func (r *reader) readFile(name string) ([]byte, error) {
 	return readFile(name)
 }
 
-// readFile reads one byte more than a file may have.
+// readFile reads a file, up to one byte more than is allowed.
 func readFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -68,7 +68,7 @@ func readFile(name string) ([]byte, error) {
 	return data, cause(err)
 }
 
-// cause drops the file's name, which the error line has already.
+// cause removes the file's name, which the error line has already.
 func cause(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("cannot be read: %w", pe.Err)
@@ -78,8 +78,8 @@ func cause(err error) error {
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expand replaces the variables of s, once: values are not expanded again. It returns all
-// problems, which never contain values.
+// expand replaces the variables in s. It does not expand their values again. It returns all
+// mistakes; these never contain values.
 func (r *reader) expand(s string) (expanded string, wrong []string) {
 	var out strings.Builder
 	for {
@@ -107,8 +107,8 @@ func (r *reader) expand(s string) (expanded string, wrong []string) {
 	}
 }
 
-// resolveVariable gives the value of NAME or NAME:-default, or of what editors write:
-// env:NAME, input:ID, file:PATH and the folder that they have open.
+// resolveVariable returns the value of NAME or NAME:-default, or of a variable of editors:
+// env:NAME, input:ID, file:PATH and the folder that is open.
 func (r *reader) resolveVariable(reference string) (value, problem string) {
 	if id, ok := strings.CutPrefix(reference, "input:"); ok {
 		return r.input(id)
@@ -133,15 +133,15 @@ func (r *reader) resolveVariable(reference string) (value, problem string) {
 	return value, ""
 }
 
-// varies reports whether s contains a variable. Such a string may be a value of any type.
+// varies reports whether s contains a variable. Such a string is allowed for every type.
 func varies(s string) bool {
 	return strings.Contains(strings.ReplaceAll(s, "$${", ""), "${")
 }
 
 var notInVariable = regexp.MustCompile(`[^A-Z0-9]+`)
 
-// input gives what a person would have entered in an editor: it is in a variable, else
-// there is a default.
+// input returns the value for which an editor would ask a person: the variable INPUT_ID, else the
+// default.
 func (r *reader) input(id string) (value, problem string) {
 	name := "INPUT_" + notInVariable.ReplaceAllString(strings.ToUpper(id), "_")
 	if value, set := os.LookupEnv(name); set {
@@ -155,7 +155,7 @@ func (r *reader) input(id string) (value, problem string) {
 	return "", fmt.Sprintf("asks for %s in an editor: set the variable %s", tree.Quote(id), name)
 }
 
-// fileText returns the content of a file without the end of its last line.
+// fileText returns the content of a file without the newlines at its end.
 func (r *reader) fileText(path string) (value, problem string) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		home, _ := os.UserHomeDir()
@@ -168,7 +168,7 @@ func (r *reader) fileText(path string) (value, problem string) {
 	return strings.TrimRight(string(data), "\r\n"), ""
 }
 
-// surroundings gives what editors know about where they run.
+// surroundings returns the value of a variable about where an editor runs.
 func (r *reader) surroundings(name string) (string, bool) {
 	switch name {
 	case "workspaceFolder", "workspaceRoot":

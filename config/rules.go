@@ -19,15 +19,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// A rule says which scalars a key takes and how their text is read. Files, the environment
-// and flags share it.
+// A rule says which scalars a key takes and how their text is read. It applies to files, the
+// environment and flags.
 type rule struct {
 	what   string   // completes "must be"
-	words  []string // all that it can be; nil: other texts, too
+	words  []string // all allowed texts; nil if they cannot be listed
 	kinds  tree.Kind
 	parse  func(string) (any, bool)
-	secret bool // its text may be one: error lines do not repeat it
-	path   bool // relative ones count from the directory of the file
+	secret bool // error lines do not show the text, which may be a secret
+	path   bool // a path: relative to the directory of the file
 }
 
 const (
@@ -37,12 +37,12 @@ const (
 	localWhat = urlWhat + ", ? or #"
 )
 
-// rules are those that the tag "is" names. The type of a field, with the tags enum, min and
-// max, gives the others.
+// rules are the rules for the tag "is". ruleOf makes those of other fields from their type and the
+// tags enum, min and max.
 var rules = map[string]rule{
 	"":         {what: "a string", kinds: tree.Text, parse: check(isClean)},
 	"nonEmpty": {what: "a non-empty string", kinds: tree.Text, parse: check(isText)},
-	// Arguments, variables and headers have no type: a number is taken as written.
+	// Arguments, variables and headers may be numbers, which are used as written.
 	"loose":     {what: "a string", kinds: anyScalar, parse: check(isClean), secret: true},
 	"header":    {what: "a header value on one line", kinds: anyScalar, parse: check(isHeaderValue), secret: true},
 	"principal": {what: "a non-empty string", kinds: anyScalar, parse: check(isText)},
@@ -81,7 +81,7 @@ var rules = map[string]rule{
 	"serverType": wordOf("stdio, http, streamable-http, sse or ws", serverTypeNames...).becoming(serverTypes),
 }
 
-// serverTypes are the names of transports in other programs' files, and ours.
+// serverTypes maps the names of transports, of other programs and ours, to ours.
 var serverTypes = map[string]any{
 	"stdio": "stdio", "local": "stdio",
 	"http": "http", "streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "remote": "http",
@@ -93,13 +93,13 @@ var serverTypeNames = []string{
 	"stdio", "local", "http", "streamable-http", "streamableHttp", "streamable_http", "remote", "sse", "ws", "websocket",
 }
 
-// algorithms are the signature algorithms that may be accepted. "none" and those with a
-// shared secret never are.
+// algorithms are the allowed signature algorithms. "none" and those with a shared secret are never
+// allowed.
 var algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
 var linkSchemes = []string{"unix", "tcp", "tls", "ws", "wss"}
 
-// ruleOf is the rule of a scalar of a type, as its tags complete it.
+// ruleOf returns the rule for scalars of a type with these tags.
 func ruleOf(t reflect.Type, tag reflect.StructTag) rule {
 	if words := tag.Get("enum"); words != "" {
 		all := strings.Split(words, ",")
@@ -130,7 +130,7 @@ func wordOf(what string, words ...string) rule {
 	return rule{what: what, words: words, kinds: tree.Text, parse: check(func(s string) bool { return slices.Contains(words, s) })}
 }
 
-// becoming gives words another value.
+// becoming returns a rule that maps some words to other values.
 func (r rule) becoming(values map[string]any) rule {
 	valid := r.parse
 	r.parse = func(s string) (any, bool) {
@@ -143,7 +143,7 @@ func (r rule) becoming(values map[string]any) rule {
 	return r
 }
 
-// integerRule reads decimal numbers only: 010 is ten, 0x10 and 1e3 are mistakes.
+// integerRule accepts decimal numbers only: 010 is ten, 0x10 and 1e3 are mistakes.
 func integerRule(tag reflect.StructTag) rule {
 	least, _ := strconv.Atoi(tag.Get("min"))
 	most, what := math.MaxInt32, "a whole number from "+strconv.Itoa(least)
@@ -186,14 +186,14 @@ func takes(is, s string) bool {
 	return ok
 }
 
-// isClean refuses NUL, which neither a process nor a file system takes.
+// isClean refuses NUL, which neither processes nor file systems accept.
 func isClean(s string) bool { return !strings.Contains(s, "\x00") }
 
 func isText(s string) bool { return s != "" && isClean(s) }
 
 var sizeText = regexp.MustCompile(`^[0-9]+(\.[0-9]+)? ?(B|[KMG]B?|[KMG]iB)?$`)
 
-// parseSize reads 16MiB as 2^24, 16MB as 16 million and 16 as bytes.
+// parseSize reads 16MiB as 2^24, 16MB as 16 million and 16 as 16 bytes.
 func parseSize(s string) (any, bool) {
 	if !sizeText.MatchString(s) {
 		return 0, false
@@ -213,7 +213,7 @@ func parseFraction(s string) (any, bool) {
 
 var rateText = regexp.MustCompile(`^([1-9][0-9]{0,8})/([smh])$`)
 
-// parseRate gives the calls of one second.
+// parseRate returns the calls a second.
 func parseRate(s string) (any, bool) {
 	m := rateText.FindStringSubmatch(s)
 	if m == nil {
@@ -241,7 +241,7 @@ func isHostPort(s string, empty bool) bool {
 	return err == nil && (isHost(host) || host == "" && empty)
 }
 
-// isAddress takes an empty host: all interfaces.
+// isAddress accepts an empty host, which means all interfaces.
 func isAddress(s string) bool {
 	if p, ok := strings.CutPrefix(s, "unix://"); ok {
 		return strings.HasPrefix(p, "/") && len(p) > 1 && isClean(p)
@@ -253,7 +253,7 @@ func isPath(command string) bool {
 	return strings.ContainsRune(command, '/') || strings.ContainsRune(command, filepath.Separator)
 }
 
-// isLocal tells whether an address can be reached from this machine alone.
+// isLocal reports whether only this machine can reach an address.
 func isLocal(s string) bool {
 	if strings.HasPrefix(s, "unix://") {
 		return true
@@ -293,8 +293,8 @@ func isURI(s string) bool {
 	return err == nil && u.Scheme != "" && isClean(s)
 }
 
-// isURL takes an absolute path for unix, else a host. tcp and tls have a port
-// and nothing else; a WebSocket has no place for a user.
+// isURL requires an absolute path for unix, else a host. tcp and tls have a port
+// and nothing else; a WebSocket URL must not have a user.
 func isURL(schemes ...string) func(string) bool {
 	return func(s string) bool {
 		u, err := url.Parse(s)
@@ -313,14 +313,14 @@ func isURL(schemes ...string) func(string) bool {
 	}
 }
 
-// isSecureURL takes http of this machine alone: tokens and keys come from there.
+// isSecureURL allows http only for this machine: tokens and keys come from such URLs.
 func isSecureURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isURL("http", "https")(s) && u.User == nil && !strings.Contains(s, "#") &&
 		(u.Scheme == "https" || isLoopback(u.Hostname()))
 }
 
-// isIssuer is RFC 8414, section 2: an issuer has neither query nor fragment.
+// isIssuer follows RFC 8414, section 2: an issuer has neither query nor fragment.
 func isIssuer(s string) bool { return isSecureURL(s) && !strings.Contains(s, "?") }
 
 func isCollector(s string) bool {
@@ -328,7 +328,7 @@ func isCollector(s string) bool {
 	return err == nil && isURL("http", "https")(s) && u.User == nil && !strings.ContainsAny(s, "?#")
 }
 
-// parsePublicURL drops slashes at the end. Empty stays empty.
+// parsePublicURL removes slashes at the end. It accepts "".
 func parsePublicURL(s string) (any, bool) { return strings.TrimRight(s, "/"), s == "" || isIssuer(s) }
 
 const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"

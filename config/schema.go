@@ -13,7 +13,7 @@ import (
 )
 
 // Schema returns the JSON Schema of a configuration file, for editors. It is as strict as
-// [Load] about keys, and less so about values.
+// [Load] about keys, and less strict about values.
 func Schema() []byte {
 	schema := structSchema(reflect.TypeFor[Config]())
 	schema.Types, schema.Type = nil, "object"
@@ -22,12 +22,12 @@ func Schema() []byte {
 	schema.Properties["mcpServers"] = &jsonschema.Schema{Type: "object", Description: "servers as other programs write them"}
 	text, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
-		panic(err) // it is of our own making
+		panic(err) // the schema is ours
 	}
 	return append(text, '\n')
 }
 
-// structSchema is that of a map with the keys of a struct. In YAML an empty one is null.
+// structSchema returns the schema of a map with the keys of a struct. It may be null: in YAML an empty map is.
 func structSchema(t reflect.Type) *jsonschema.Schema {
 	o := &jsonschema.Schema{
 		Types: []string{"object", "null"}, Properties: make(map[string]*jsonschema.Schema),
@@ -42,7 +42,7 @@ func structSchema(t reflect.Type) *jsonschema.Schema {
 	return o
 }
 
-// schema is what a value of a type may be.
+// schema returns the schema of a value of a type.
 func (f field) schema(t reflect.Type) *jsonschema.Schema {
 	var all []*jsonschema.Schema
 	if f.rule != nil && (t.Kind() != reflect.Map && t.Kind() != reflect.Slice || f.has("or")) {
@@ -68,7 +68,7 @@ func (f field) schema(t reflect.Type) *jsonschema.Schema {
 	return &jsonschema.Schema{AnyOf: all}
 }
 
-// schemas are those of a scalar. Any may be text with a variable in it.
+// schemas returns the alternatives for a scalar. A string with a variable is always one.
 func (r rule) schemas() (all []*jsonschema.Schema) {
 	variable := &jsonschema.Schema{Type: "string", Pattern: `\$\{`, Description: "made of variables"}
 	if r.words != nil {
@@ -97,7 +97,7 @@ func (r rule) schemas() (all []*jsonschema.Schema) {
 
 var markdownLink = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 
-// describe is the text of a key without Markdown.
+// describe returns the doc of a key without Markdown.
 func (f field) describe() string {
 	text := markdownLink.ReplaceAllString(f.tag.Get("doc"), "$1")
 	if standard := f.shown(); standard != "" && text != "" {
@@ -108,10 +108,10 @@ func (f field) describe() string {
 
 var quoted = regexp.MustCompile(`(^|[\s(/\[])'([^']+)'`)
 
-// code is a text of a tag in Markdown.
+// code returns the text of a tag as Markdown.
 func code(text string) string { return quoted.ReplaceAllString(text, "$1`$2`") }
 
-// shown is the default of a key for people; "" for none.
+// shown returns the default of a key for people; "" for none.
 func (f field) shown() string {
 	standard, ok := f.tag.Lookup("default")
 	list := f.typ.Kind() == reflect.Slice

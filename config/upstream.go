@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// transports are the keys of which an upstream has one, each with the keys that are only valid
-// with it.
+// transports are the keys of which an upstream has exactly one, each with the keys that are only valid
+// beside it.
 var transports = []struct {
 	key    string
 	beside []string
@@ -22,7 +22,7 @@ var transports = []struct {
 	{"url", []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}},
 }
 
-// check refuses an upstream with none or several transports, and keys of another transport.
+// check refuses an upstream without a transport or with several, and keys of another transport.
 func (u *Upstream) check(v value) {
 	if isPath(u.Command) {
 		u.Command = v.resolve(u.Command)
@@ -36,7 +36,7 @@ func (u *Upstream) check(v value) {
 	}
 	u.checkCredentials(v)
 	u.checkType(v)
-	if v.node.Foreign { // drop misplaced keys
+	if v.node.Foreign { // misplaced keys are only warnings there: drop their values
 		if u.URL == "" {
 			u.Remote = Remote{}
 		}
@@ -68,13 +68,13 @@ func (u *Upstream) checkTransport(v value) {
 		}
 	case slip == nil && !v.node.Has("replay"):
 		v.wrong("needs command or url")
-	case slip != nil && v.node.Foreign: // in our own entries it has been reported
+	case slip != nil && v.node.Foreign: // for our own entries, structure has reported it
 		value{v.reader, slip}.wrong("unknown key%s", DidYouMean(strings.TrimPrefix(slip.At, v.node.At+"."), []string{"command", "url"}))
 	}
 }
 
-// slip returns the value of an unknown key that must be a misspelt command or url, since neither
-// is there; nil if there is none.
+// slip returns the value of an unknown key that looks like a misspelt command or url; nil if there is
+// none.
 func (v value) slip() *tree.Node {
 	known := keysOf(reflect.TypeFor[Upstream]())
 	for _, m := range v.node.Members {
@@ -86,7 +86,7 @@ func (v value) slip() *tree.Node {
 	return nil
 }
 
-// checkCredentials refuses two things that set the header Authorization.
+// checkCredentials refuses auth beside the header Authorization, which auth sets.
 func (u *Upstream) checkCredentials(v value) {
 	if !v.node.Has("auth") {
 		return
@@ -100,7 +100,7 @@ func (u *Upstream) checkCredentials(v value) {
 	}
 }
 
-// checkType checks type against the key that is there, and the scheme of a URL.
+// checkType checks that type agrees with command or url, and with the scheme of the URL.
 func (u *Upstream) checkType(v value) {
 	if u.Type == "" {
 		return
@@ -114,15 +114,15 @@ func (u *Upstream) checkType(v value) {
 	switch {
 	case v.node.Has(other) && !v.node.Has(needs):
 		at.wrong("%s needs %s, not %s", at.node.Describe(), needs, other)
-	case u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws") && u.Type != "stdio": // with a command, too, that is the mistake
+	case u.URL != "" && (u.Type == "ws") != strings.HasPrefix(scheme, "ws") && u.Type != "stdio": // stdio with both keys is reported as such
 		at.wrong("%s is not valid with a URL of %s", at.node.Describe(), scheme)
 	case u.Type == "sse" && u.Era == "modern":
 		at.wrong("%s is only valid in the legacy era", at.node.Describe())
 	}
 }
 
-// readEnvFile reads variables of the server from a file of lines NAME=value. Those in env
-// itself take precedence.
+// readEnvFile reads variables for the server from a file of lines NAME=value. Those in env
+// take precedence.
 func (u *Upstream) readEnvFile(v value) {
 	if u.EnvFile == "" {
 		return
@@ -133,7 +133,7 @@ func (u *Upstream) readEnvFile(v value) {
 		at.wrong("%v", err)
 		return
 	}
-	const dollar = "\uE000" // stands for the sign while the file is parsed: it means nothing there
+	const dollar = "\uE000" // replaces $ while gotenv parses the file, which would expand variables
 	all, err := gotenv.StrictParse(bytes.NewReader(bytes.ReplaceAll(data, []byte("$"), []byte(dollar))))
 	if err != nil {
 		at.wrong("is not a file of lines NAME=value")
@@ -165,7 +165,7 @@ func (o *OAuth) check(v value) {
 	case o.ClientSecretFile == "":
 	case o.ClientID == "":
 		v.wrong("clientSecretFile needs clientId")
-	case strings.HasPrefix(o.ClientID, "https://"): // its document is public
+	case strings.HasPrefix(o.ClientID, "https://"): // a client with a metadata document is public
 		v.wrong("clientSecretFile is not valid with a clientId that is a URL")
 	}
 }
@@ -176,12 +176,12 @@ func (c *ClientCredentials) check(v value) {
 	if len(files) != 1 {
 		v.wrong("needs one of clientSecretFile, privateKeyFile and assertionFile")
 	}
-	if c.ClientID == "" && c.AssertionFile == "" { // the assertion names the client
+	if c.ClientID == "" && c.AssertionFile == "" { // an assertion names the client
 		v.wrong("needs clientId")
 	}
 }
 
-// someOf turns an empty list into nil: then the scopes that the server names are requested.
+// someOf returns nil for an empty list: then we request the scopes that the server names.
 func someOf(scopes []string) []string {
 	if len(scopes) == 0 {
 		return nil

@@ -2,7 +2,7 @@ package forms
 
 import "github.com/mcp-proxy/mcp-proxy/config/tree"
 
-// Codex. Its tools are those of the program itself.
+// Codex. Its key tools is about the tools of the program itself.
 var _ = register(Form{
 	Name:   "Codex",
 	Detect: func(f *File) bool { return f.section() == "mcp_servers" },

@@ -2,7 +2,7 @@ package forms
 
 import "github.com/mcp-proxy/mcp-proxy/config/tree"
 
-// A catalog of Docker: its servers are images.
+// A catalog of Docker. Its servers are images.
 var _ = register(Form{
 	Name:   "Docker",
 	Detect: func(f *File) bool { return f.section() == "registry" },
@@ -14,8 +14,7 @@ var _ = register(Form{
 	},
 })
 
-// container brings an entry of a catalog into the form of mcpServers: a container that lives
-// as long as the server is used.
+// container replaces an entry of a catalog by a command that runs its image in a container, as in mcpServers.
 func (c *conversion) container(name string, n *tree.Node) {
 	n.Kind = tree.Object
 	if remote := n.Get("remote"); remote.Has("url") {
@@ -55,7 +54,7 @@ func (c *conversion) container(name string, n *tree.Node) {
 			env.Set(name.Text, value)
 		}
 	}
-	for _, s := range n.Get("secrets").All() { // they are in variables of their names
+	for _, s := range n.Get("secrets").All() { // variables of ours with the same names have them
 		if name := s.Get("env"); name.IsA(tree.Text) {
 			each("-e", name)
 			inherited = append(inherited, name)

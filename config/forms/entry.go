@@ -10,14 +10,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// Placeholders that other programs fill in: for each of their users, or from their own
+// Placeholders that other programs fill in for each of their users, or from their own
 // configuration.
 var (
 	capitals       = regexp.MustCompile(`\{\{[A-Z][A-Z0-9_]*\}\}`)
 	anyPlaceholder = regexp.MustCompile(`\{\{[^{}]*\}\}`)
 )
 
-// writtenAs are keys of entries that mean one of ours.
+// writtenAs maps keys of entries to our names for them.
 var writtenAs = map[string]string{
 	"serverUrl": "url", "httpUrl": "url", // Windsurf, Gemini CLI
 	"environment":   "env",     // opencode
@@ -26,7 +26,7 @@ var writtenAs = map[string]string{
 	"env_file": "envFile",
 }
 
-// servers brings a section into our form: entries have keys of any program.
+// servers converts the entries of a section. They may have the keys of any program.
 func (c *conversion) servers(section *tree.Node) (*tree.Node, tree.Problems) {
 	section.Members = slices.DeleteFunc(section.Members, func(m tree.Member) bool { return c.unused(m.Key, m.Value) })
 	for _, m := range section.Members {
@@ -41,18 +41,18 @@ func (c *conversion) servers(section *tree.Node) (*tree.Node, tree.Problems) {
 	return section, c.problems
 }
 
-// unused reports whether an entry is off, or a list of servers leaves it out. Nothing else of
-// such an entry is read: its variables are often unset.
+// unused reports whether an entry is off, or a list of servers excludes it. Nothing else of
+// such an entry is read, since its variables are often unset.
 func (c *conversion) unused(name string, n *tree.Node) bool {
 	off := c.off(n)
-	off = c.off(n.Get("options")) || off // as TBXark/mcp-proxy has it
+	off = c.off(n.Get("options")) || off // in files of TBXark/mcp-proxy
 	for _, names := range c.only {
 		off = off || !slices.Contains(names, name)
 	}
 	return off || slices.ContainsFunc(c.never, func(never string) bool { return strings.EqualFold(never, name) })
 }
 
-// off takes the switches out of an entry, and reports whether one says off.
+// off removes the switches from an entry, and reports whether one of them is off.
 func (c *conversion) off(n *tree.Node) bool {
 	if !n.IsA(tree.Object) {
 		return false
@@ -75,7 +75,7 @@ func (c *conversion) truth(n *tree.Node, otherwise bool) bool {
 	return b
 }
 
-// An entry is one server while it is brought into our form.
+// An entry is one server during its conversion.
 type entry struct {
 	*conversion
 	*tree.Node
@@ -84,7 +84,7 @@ type entry struct {
 
 func (c *conversion) entry(name string, n *tree.Node) {
 	placeholder := c.placeholder
-	if n.Has("customUserVars") { // as LibreChat has it
+	if n.Has("customUserVars") { // of LibreChat
 		placeholder = anyPlaceholder
 	}
 	n.Walk(func(n *tree.Node) {
@@ -107,12 +107,12 @@ func (c *conversion) entry(name string, n *tree.Node) {
 	e.setTools()
 }
 
-// rename gives keys our names.
+// rename replaces the names of keys by ours.
 func (e *entry) rename() {
 	if u := e.Get("httpUrl"); u != nil && !e.Has("type") {
 		e.Set("type", text("http", u))
 	}
-	if t := e.Get("transport"); t.IsA(tree.Object) { // as Cline has it
+	if t := e.Get("transport"); t.IsA(tree.Object) { // of Cline
 		e.Take("transport")
 		e.Members = append(e.Members, t.Members...)
 	}
@@ -132,14 +132,14 @@ func (e *entry) rename() {
 	e.Members = slices.DeleteFunc(e.Members, func(m tree.Member) bool { return m.Value.Kind == 0 })
 }
 
-// commandLine splits a command that has its arguments with it.
+// commandLine splits a command that includes its arguments.
 func (e *entry) commandLine() {
 	switch c := e.Get("command"); {
 	case c.IsA(tree.List) && len(c.Items) > 0: // the whole command line
 		args := append(slices.Clone(c.Items[1:]), e.Get("args").All()...)
 		e.Set("args", &tree.Node{Kind: tree.List, Items: args, At: c.At})
 		e.Set("command", c.Items[0])
-	case c.IsA(tree.Object): // as Zed had it
+	case c.IsA(tree.Object): // of older versions of Zed
 		e.Take("command")
 		for _, m := range c.Members {
 			if m.Key == "path" {
@@ -150,7 +150,7 @@ func (e *entry) commandLine() {
 	}
 }
 
-// denyOthers adds the tools that the rest of the file denies.
+// denyOthers adds the tools of a server that the rest of the file denies.
 func (e *entry) denyOthers(server string) {
 	for _, d := range e.denied {
 		for _, prefix := range d.prefixes(server) {
@@ -164,7 +164,7 @@ func (e *entry) denyOthers(server string) {
 	}
 }
 
-// setTools joins what restricts the tools into our key.
+// setTools sets our key tools to all restrictions of tools.
 func (e *entry) setTools() {
 	set := &tree.Node{Kind: tree.Object, At: e.At}
 	for _, m := range []struct {
@@ -180,7 +180,7 @@ func (e *entry) setTools() {
 	}
 }
 
-// entryKeys are the keys of entries that are not ours, in the order in which they are read.
+// entryKeys are the keys of other programs' entries, in the order in which they are read.
 var entryKeys = []struct {
 	name string
 	read func(e *entry, at *tree.Node)
@@ -230,7 +230,7 @@ var entryKeys = []struct {
 	}},
 }
 
-// refuseSandbox refuses what would keep a server from files and networks, and does not
+// refuseSandbox refuses a sandbox, which would keep a server from files and networks: there is none
 // here.
 func refuseSandbox(e *entry, at *tree.Node) {
 	if at.IsA(tree.Object|tree.List) || at.Is("true") {
@@ -238,22 +238,22 @@ func refuseSandbox(e *entry, at *tree.Node) {
 	}
 }
 
-// refuseAuth refuses ways to authenticate that only the other program has.
+// refuseAuth refuses ways to authenticate that do not exist here.
 func refuseAuth(e *entry, at *tree.Node) {
-	if !at.Is("dynamic_discovery") { // as everywhere
+	if !at.Is("dynamic_discovery") { // the default here, too
 		e.wrong(at, "is not read here: name a header in headers or headersFrom, or use auth")
 	}
 }
 
-// refuseTokens refuses tokens of clients that are in the file itself: to ignore them would
-// let everybody in.
+// refuseTokens refuses tokens of clients in the file itself: without them, all clients could
+// connect.
 func (c *conversion) refuseTokens(at *tree.Node) {
 	if len(c.items(at)) > 0 {
 		c.wrong(at, "is not read here: write each token to a file of its own, and name that with tokenFile or auth.tokens")
 	}
 }
 
-// timeout reads a number of units.
+// timeout returns the reader of a number of units, which sets key.
 func timeout(key string, unit time.Duration) func(*entry, *tree.Node) {
 	return func(e *entry, at *tree.Node) {
 		n, err := strconv.ParseFloat(at.Text, 64)
@@ -265,7 +265,7 @@ func timeout(key string, unit time.Duration) func(*entry, *tree.Node) {
 	}
 }
 
-// inherit reads the names of our variables that the server gets: texts, or maps with a name.
+// inherit reads which of our variables the server gets: a list of names, or of maps with a name.
 func (e *entry) inherit(at *tree.Node) {
 	for i, item := range at.Items {
 		if item.Kind == tree.Object {
@@ -282,7 +282,7 @@ func (e *entry) inherit(at *tree.Node) {
 	e.Set("inheritEnv", at)
 }
 
-// headerFromEnv sets a header from the variable that at names.
+// headerFromEnv sets a header to the value of the variable that at names, after the text before.
 func (e *entry) headerFromEnv(header, before string, at *tree.Node) {
 	if at.Kind != tree.Text || strings.ContainsAny(at.Text, "${}") {
 		e.wrong(at, "must be the name of a variable")
@@ -302,7 +302,7 @@ func (e *entry) headerFromEnv(header, before string, at *tree.Node) {
 	headers.Set(header, text(before+"${"+at.Text+"}", at))
 }
 
-// readAuth reads auth: ours, or a client that is known beforehand, as other programs write it.
+// readAuth reads auth: ours, or a registered client, as other programs write it.
 func (e *entry) readAuth(at *tree.Node) {
 	if at.Has("oauth") || at.Has("clientCredentials") {
 		e.Set("auth", at)
@@ -311,8 +311,8 @@ func (e *entry) readAuth(at *tree.Node) {
 	e.login(at)
 }
 
-// login reads a client as other programs write it under oauth or auth. Scopes count, since
-// without them we would ask for more. A secret that is in the file itself is ignored, with a
+// login reads a client as other programs write it in oauth or auth. It keeps the scopes, since
+// without them we would ask for more. A secret in the file itself is ignored with a
 // warning.
 func (e *entry) login(at *tree.Node) {
 	switch {
@@ -345,7 +345,7 @@ func (e *entry) setLogin(client *tree.Node) {
 	e.Set("auth", &tree.Node{Kind: tree.Object, At: client.At, Members: []tree.Member{{Key: "oauth", Value: client}}})
 }
 
-// scopes takes one text with spaces, too.
+// scopes returns a list of scopes, which may be one text with spaces.
 func (e *entry) scopes(at *tree.Node) *tree.Node {
 	if at.Kind != tree.Text {
 		return at
@@ -359,31 +359,31 @@ func (e *entry) scopes(at *tree.Node) *tree.Node {
 
 var special = regexp.MustCompile(`[*?\\[\]\\\\]`)
 
-// literal is the glob that matches a name alone.
+// literal returns the glob that matches only name.
 func literal(name string) string { return special.ReplaceAllString(name, `\$0`) }
 
-// denyNames reads names of tools that must not be used.
+// denyNames reads the names of tools that must not be used.
 func (e *entry) denyNames(at *tree.Node) {
 	for _, n := range e.names(at) {
 		e.deny = append(e.deny, text(literal(n), at))
 	}
 }
 
-// allowNames reads names of the only tools that may be used. None at all would mean "all"
-// here, and "none" there.
+// allowNames reads the names of the only tools that may be used. It refuses an empty list, which
+// would allow all tools here, but none in the other program.
 func (e *entry) allowNames(at *tree.Node) {
 	if at.Empty() {
 		e.wrong(at, "is empty: leave it out to allow all tools, or disable the server")
 		return
 	}
 	for _, n := range e.names(at) {
-		n, _, _ = strings.Cut(n, "(") // arguments, which Gemini CLI does not look at
+		n, _, _ = strings.Cut(n, "(") // Gemini CLI ignores arguments after a name
 		e.allow = append(e.allow, text(literal(n), at))
 	}
 }
 
-// readTools takes besides ours a plain list of globs, and a map of tools that may be
-// off; other programs have both.
+// readTools reads tools: ours, or as other programs write it, a list of globs or a map of tools
+// that may be off.
 func (e *entry) readTools(at *tree.Node) {
 	switch {
 	case at.Kind == tree.List && len(at.Items) == 0:
@@ -405,7 +405,7 @@ func (e *entry) readTools(at *tree.Node) {
 	}
 }
 
-// readOptions reads what TBXark/mcp-proxy calls so.
+// readOptions reads the options of an entry of TBXark/mcp-proxy.
 func (e *entry) readOptions(at *tree.Node) {
 	e.refuseTokens(at.Get("authTokens"))
 	filter := at.Get("toolFilter")

@@ -2,12 +2,12 @@
 // upstreams, which are then read as our own, except that unknown keys are warnings
 // ([tree.Node.Foreign]).
 //
-// Each program has a file here, with its [Form]. A form takes what it reads out of the file.
-// What is left at the top of the file may be ours, or is ignored with a warning.
+// Each program has a file here, with its [Form]. A form removes the keys that it reads from the
+// file. The keys that are left at the top are ours, or are ignored with a warning.
 //
-// What keeps servers or tools from being used is obeyed where it is a list of servers or
-// tools. All other rules that restrict are refused, with the key that has them: a server is
-// never served more openly than its program would use it.
+// Lists of servers or tools that must not be used, or of the only ones that may, are obeyed. All
+// other rules that restrict are mistakes at their keys: a server is never served more openly than
+// its program would use it.
 package forms
 
 import (
@@ -23,19 +23,19 @@ import (
 // A File is a configuration file of another program.
 type File struct {
 	Path string
-	Dir  string // what its relative paths count from
+	Dir  string // directory from which its relative paths count
 	*tree.Node
 }
 
-// A Form is how one program writes its servers.
+// A Form is the format in which one program writes its servers.
 type Form struct {
 	Name string
 
 	// Detect reports whether a file has this form. No two forms detect the same file.
 	Detect func(*File) bool
 
-	// Servers takes the servers out of a file, and all keys that the form knows, and returns
-	// them as upstreams. Of the problems some may be warnings.
+	// Servers removes the servers from a file, and all keys that the form knows, and returns the
+	// servers as upstreams. Some of the problems may be warnings.
 	Servers func(*File) (*tree.Node, tree.Problems)
 }
 
@@ -46,10 +46,10 @@ func register(f Form) bool {
 	return true
 }
 
-// sections are the keys that have the servers. The first one that a file has decides.
+// sections are the keys for the servers. The first of them that a file has decides its form.
 var sections = []string{"mcpServers", "servers", "context_servers", "mcp_servers", "mcp", "registry"}
 
-// section is the key that has the servers of a file; "" for a file of our own.
+// section returns the key for the servers of a file; "" for a file of our own.
 func (f *File) section() string {
 	i := slices.IndexFunc(sections, f.Has)
 	if i < 0 {
@@ -67,8 +67,8 @@ func Detect(path string, root *tree.Node) *Form {
 	return nil
 }
 
-// Convert puts the servers of a file into upstreams, with names that upstreams can have. Keys
-// that restrict in other forms are refused.
+// Convert replaces the servers of a file by upstreams, with names that are valid for upstreams. It refuses
+// keys that restrict in other forms than this.
 func Convert(form *Form, f *File) tree.Problems {
 	section := f.section()
 	at := slices.IndexFunc(f.Members, func(m tree.Member) bool { return m.Key == section })
@@ -92,7 +92,7 @@ func Convert(form *Form, f *File) tree.Problems {
 // converted keeps the place of the servers among the keys of a file until they are converted.
 const converted = "\x00"
 
-// Restricting are keys of an entry of which a slip must not go unnoticed.
+// Restricting are keys of an entry that restrict its server: a misspelt one must be a mistake.
 var Restricting = []string{
 	"disabled", "enabled", "disabledTools", "disabled_tools", "enabledTools", "enabled_tools", "includeTools", "excludeTools",
 	"sandbox", "sandboxEnabled", "allowHosts",
@@ -105,8 +105,8 @@ var Guarding = []string{
 	"chat.mcp.access", "chat.mcp.enabled",
 }
 
-// Folder is the folder that an editor has open if its files are in dir: dir, or the one above
-// if dir is a folder of the editor's own.
+// Folder returns the folder that an editor has open if its files are in dir: dir, or the folder above
+// if dir belongs to the editor.
 func Folder(dir string) string {
 	up := dir
 	if filepath.Base(up) == "settings" { // as in .kiro
@@ -119,16 +119,16 @@ func Folder(dir string) string {
 	return dir
 }
 
-// A conversion is the state of bringing one file into our form.
+// A conversion is the state of converting one file.
 type conversion struct {
 	*File
 	problems     tree.Problems
-	only         [][]string     // names of servers that may be used: those that are in all lists
-	never        []string       // names of servers that must not be
-	denied       []denial       // tools that must not be used
-	placeholder  *regexp.Regexp // what the program fills in, and nobody does here
-	cwd          *tree.Node     // where servers run that do not say it; nil: where we do
-	beforeServer func(name string, n *tree.Node)
+	only         [][]string                      // lists of servers that may be used: a server must be in all of them
+	never        []string                        // servers that must not be used
+	denied       []denial                        // tools that must not be used
+	placeholder  *regexp.Regexp                  // placeholders that the program fills in, and that are mistakes here
+	cwd          *tree.Node                      // working directory of servers without their own; nil for ours
+	beforeServer func(name string, n *tree.Node) // called for each entry before its conversion; nil for nothing
 }
 
 func convert(f *File) *conversion { return &conversion{File: f, placeholder: capitals} }
@@ -141,7 +141,7 @@ func (c *conversion) warn(at *tree.Node, format string, args ...any) {
 	c.problems = append(c.problems, tree.Problem{Key: at.At, Text: fmt.Sprintf(format, args...), Warning: true})
 }
 
-// refuse refuses a key that is there.
+// refuse refuses a key if it is there.
 func (c *conversion) refuse(at *tree.Node, format string, args ...any) {
 	if at != nil {
 		c.wrong(at, format, args...)
@@ -154,20 +154,20 @@ const (
 	noSandbox = "is not supported here, and without it the server could access more: remove the key if that is intended"
 )
 
-// onlyThese takes a list of the only servers that may be used.
+// onlyThese reads a list of the only servers that may be used.
 func (c *conversion) onlyThese(at *tree.Node) {
 	if names := c.names(at); at.IsA(tree.List) {
 		c.only = append(c.only, names)
 	}
 }
 
-// neverThese takes a list of servers that must not be used.
+// neverThese reads a list of servers that must not be used.
 func (c *conversion) neverThese(at *tree.Node) {
 	c.never = append(c.never, c.names(at)...)
 }
 
-// names reads a list of names. A variable in one would have to be looked up, and might be a
-// pattern.
+// names reads a list of names. It refuses variables: they would have to be expanded, and might contain
+// patterns.
 func (c *conversion) names(at *tree.Node) (names []string) {
 	for _, n := range c.items(at) {
 		if c.isName(n) {
@@ -189,7 +189,7 @@ func (c *conversion) isName(n *tree.Node) bool {
 	return false
 }
 
-// members returns the members of what must be a map.
+// members returns the members of a map, or refuses what is none.
 func (c *conversion) members(at *tree.Node) []tree.Member {
 	if at != nil {
 		c.isMap(at)
@@ -197,7 +197,7 @@ func (c *conversion) members(at *tree.Node) []tree.Member {
 	return at.Each()
 }
 
-// items returns the items of what must be a list.
+// items returns the items of a list, or refuses what is none.
 func (c *conversion) items(at *tree.Node) []*tree.Node {
 	if at != nil && !at.IsA(tree.Null|tree.List) {
 		c.wrong(at, "must be a list, not %s", at.Kind)
@@ -213,7 +213,7 @@ func (c *conversion) isMap(at *tree.Node) bool {
 	return true
 }
 
-// access refuses a switch that keeps all servers from being used.
+// access refuses a switch that forbids all servers, or some.
 func (c *conversion) access(at *tree.Node) {
 	if at != nil && !at.Is("all") && !at.Is("true") {
 		c.wrong(at, notRead)
@@ -223,14 +223,14 @@ func (c *conversion) access(at *tree.Node) {
 // A denial is a tool that must not be used, as a program names it.
 type denial struct {
 	at       *tree.Node
-	pattern  string                       // in which * matches anything
-	prefixes func(server string) []string // what comes before the tool's own name
+	pattern  string                       // * matches anything
+	prefixes func(server string) []string // the prefixes of the names of a server's tools
 }
 
-// restsOf returns what is left of a pattern when it has matched prefix, in every way in
-// which it can.
+// restsOf returns the rests of a pattern after it has matched prefix, one for each way to match
+// it.
 func restsOf(pattern, prefix string) (rests []string) {
-	flat := strings.NewReplacer("/", "\x00") // names are no paths
+	flat := strings.NewReplacer("/", "\x00") // * must match slashes, too
 	begins, prefix := flat.Replace(pattern), flat.Replace(prefix)
 	for i := range len(pattern) + 1 {
 		if ok, err := filepath.Match(begins[:i], prefix); !ok || err != nil {
@@ -256,15 +256,15 @@ func (c *conversion) concerns(pattern string, servers *tree.Node, prefix func(se
 
 var dashless = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
-// plain is the name of a server as most programs put it before its tools.
+// plain returns the name of a server as most programs write it before the names of its tools.
 func plain(server string) string { return dashless.ReplaceAllString(server, "_") }
 
-// text is a new string that comes from a place in the file.
+// text returns a new string with the path of a node, for error lines.
 func text(s string, from *tree.Node) *tree.Node {
 	return &tree.Node{Kind: tree.Text, Text: s, At: from.At}
 }
 
-// name gives every server a valid name of its own. Names that need no change come first, in the
+// name gives every server a valid and unique name. Names that are valid already have precedence, in the
 // order of the file.
 func (c *conversion) name(own, servers *tree.Node) {
 	taken := make(map[string]bool)
@@ -293,7 +293,7 @@ var (
 
 const maxName = 32
 
-// fit makes a name of any text: what is not allowed becomes a dash.
+// fit makes a valid name of any text: dashes replace what is not allowed.
 func fit(s string) string {
 	s = underscores.ReplaceAllString(strange.ReplaceAllString(s, "-"), "_")
 	s = strings.Trim(cut(strings.Trim(s, "-_"), maxName), "-_")
@@ -303,7 +303,7 @@ func fit(s string) string {
 	return s
 }
 
-// free numbers a name until it is not taken.
+// free adds a number to a name that is taken.
 func free(name string, taken map[string]bool) string {
 	unique := name
 	for n := 2; taken[unique]; n++ {

@@ -8,7 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// Gemini CLI. It has mcpServers, its own lists beside them, and variables as $NAME.
+// Gemini CLI. It has mcpServers, its own lists beside them, and variables written as $NAME.
 var _ = register(Form{
 	Name:   "Gemini CLI",
 	Detect: isGemini,

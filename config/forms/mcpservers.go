@@ -6,7 +6,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// Claude Desktop and Claude Code, and all programs that write mcpServers as they do: Cursor,
+// Claude Desktop, Claude Code, and all programs that write mcpServers in the same way: Cursor,
 // Windsurf, Cline, Roo.
 var _ = register(Form{
 	Name: "Claude",
@@ -20,10 +20,10 @@ var _ = register(Form{
 	},
 })
 
-// mcpRule matches a permission that is about servers.
+// mcpRule matches a permission for tools of servers.
 var mcpRule = regexp.MustCompile(`^(mcp__|Mcp\()`)
 
-// readLists takes the lists of servers that programs have beside mcpServers.
+// readLists reads and removes the lists of servers that programs have beside mcpServers.
 func (c *conversion) readLists() {
 	for _, key := range []string{"enabledMcpjsonServers", "allowMCPServers"} {
 		c.onlyThese(c.Take(key))

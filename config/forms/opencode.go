@@ -9,8 +9,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// opencode, both versions: its servers are in mcp, or one level deeper. It has variables as
-// {env:NAME}, and names tools <server>_<tool>.
+// Both versions of opencode. The servers are in mcp, or one level deeper. Variables are written as
+// {env:NAME}, and names of tools are <server>_<tool>.
 var _ = register(Form{
 	Name:   "opencode",
 	Detect: func(f *File) bool { return f.section() == "mcp" && isOpencode(f) },
@@ -47,7 +47,7 @@ var _ = register(Form{
 
 var openVariable = regexp.MustCompile(`\{((?:env|file):[^{}]+)\}`)
 
-// isOpencode tells a file of opencode from settings of VS Code: both may have mcp.servers.
+// isOpencode reports whether a file is of opencode, and not the settings of VS Code: both may have mcp.servers.
 func isOpencode(f *File) bool {
 	if s := f.Get("$schema"); s.IsA(tree.Text) && strings.Contains(s.Text, "opencode.ai") || !f.Get("mcp").Has("servers") {
 		return true
@@ -59,7 +59,7 @@ func isOpencode(f *File) bool {
 		})
 }
 
-// opencodeServers joins what both versions have.
+// opencodeServers returns the servers of a file of either version, or of both.
 func opencodeServers(mcp *tree.Node) *tree.Node {
 	servers := mcp.Get("servers")
 	if !servers.IsA(tree.Object) {
@@ -77,11 +77,11 @@ func opencodePrefix(server string) string { return plain(server) + "_" }
 
 func opencodePrefixes(server string) []string { return []string{opencodePrefix(server)} }
 
-// opencodePermissions refuses verdicts that deny tools of servers: by tool in the first
-// version, in the second in a list. To ask the person first is the client's business. Verdicts on
-// arguments of a tool are about its own tools.
+// opencodePermissions refuses permissions that deny tools of servers: a map by tool in the first
+// version, a list in the second. A permission to ask the user first concerns the client alone, and
+// one for some arguments of a tool concerns opencode's own tools.
 func (c *conversion) opencodePermissions(first, second, servers *tree.Node) {
-	if first.IsA(tree.Text) { // for all tools
+	if first.IsA(tree.Text) { // one permission for all tools
 		first = &tree.Node{Kind: tree.Object, At: first.At, Members: []tree.Member{{Key: "*", Value: first}}}
 	}
 	for _, m := range c.members(first) {
@@ -99,7 +99,7 @@ func (c *conversion) opencodePermissions(first, second, servers *tree.Node) {
 	}
 }
 
-// opencodeAgents refuses rules of the agent that opencode begins with, if they deny tools of
+// opencodeAgents refuses rules of the default agent that deny tools of
 // servers.
 func (c *conversion) opencodeAgents(f *File, servers *tree.Node) {
 	name := "build"

@@ -2,7 +2,7 @@ package forms
 
 import "github.com/mcp-proxy/mcp-proxy/config/tree"
 
-// TBXark/mcp-proxy. The tokens of its clients are in the file itself.
+// TBXark/mcp-proxy. It has the tokens of its clients in the file itself.
 var _ = register(Form{
 	Name:   "TBXark/mcp-proxy",
 	Detect: isTBXark,

@@ -6,7 +6,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// VS Code: its mcp.json has servers, and its settings have them one level deeper.
+// VS Code. Its mcp.json has the servers in servers, its settings in mcp.servers.
 var _ = register(Form{
 	Name: "VS Code",
 	Detect: func(f *File) bool {

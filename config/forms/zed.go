@@ -6,7 +6,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// Zed. The permissions and the profile of its agent may keep tools from being used.
+// Zed. The permissions and the profile of its agent may deny tools.
 var _ = register(Form{
 	Name:   "Zed",
 	Detect: func(f *File) bool { return f.section() == "context_servers" },
@@ -45,7 +45,7 @@ func (c *conversion) zedPermissions(permissions, servers *tree.Node) {
 	}
 }
 
-// zedProfile refuses a first profile of the agent that does not have all tools of all servers.
+// zedProfile refuses a default profile of the agent that does not allow all tools of all servers.
 func (c *conversion) zedProfile(agent *tree.Node) {
 	name, at := "write", agent
 	if n := agent.Get("default_profile"); n.IsA(tree.Text) {

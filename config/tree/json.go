@@ -8,7 +8,7 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// parseJSON reads JSON as editors keep it: with comments and trailing commas.
+// parseJSON parses JSON with comments and trailing commas, which editors use.
 func parseJSON(data []byte) (*Node, error) {
 	v, err := hujson.Parse(data)
 	if err != nil {
@@ -17,7 +17,7 @@ func parseJSON(data []byte) (*Node, error) {
 	return new(budget).json(v, 0)
 }
 
-// jsonError says what is wrong in the words of the standard library.
+// jsonError returns the error of the standard library for the same text, which is clearer.
 func jsonError(err error, data []byte) error {
 	at := len(data)
 	if plain := json.Unmarshal(data, new(json.RawMessage)); plain != nil {
@@ -29,7 +29,7 @@ func jsonError(err error, data []byte) error {
 	return fmt.Errorf("line %d: %w", line(data, at), err)
 }
 
-// json brings a value into the tree.
+// json converts a value to a node.
 func (b *budget) json(v hujson.Value, depth int) (*Node, error) {
 	if err := b.spend(depth); err != nil {
 		return nil, err

@@ -11,9 +11,9 @@ import (
 )
 
 // parseTOML builds the tree from the parser's expressions, which only the unstable interface
-// of the library gives: the stable one decodes into maps, which lose the order of upstreams,
-// all duplicates but the first, and how scalars were written. All other rules of TOML are left
-// to the decoder, which judges the whole document.
+// of the library returns. The stable one decodes into maps, which lose the order of upstreams,
+// all duplicates but the first, and how scalars were written. The decoder still checks the whole
+// document for all other rules of TOML.
 func parseTOML(data []byte) (*Node, error) {
 	p := tomlParser{implied: make(map[*Node]bool)}
 	root := p.table(false)
@@ -22,7 +22,7 @@ func parseTOML(data []byte) (*Node, error) {
 		return nil, p.limit
 	}
 	if p.duplicates && bad == nil {
-		return root, nil // the decoder would name only the first of them
+		return root, nil // the decoder would report only the first
 	}
 	if err := toml.Unmarshal(data, new(map[string]any)); err != nil {
 		return nil, tomlError(err)
@@ -41,9 +41,9 @@ func tomlError(err error) error {
 
 type tomlParser struct {
 	budget
-	implied    map[*Node]bool // of every object: it is only a parent of [headers] so far, and its own may follow
+	implied    map[*Node]bool // for every table: only deeper [headers] have named it so far, and its own may follow
 	duplicates bool
-	limit      error // the bound that the document broke
+	limit      error // the bound that the document exceeds
 }
 
 func (p *tomlParser) table(implied bool) *Node {
@@ -85,14 +85,14 @@ func tomlKeys(e *unstable.Node) []string {
 	return keys
 }
 
-// put adds a member; a second one with its key stays, to be named later.
+// put adds a member, also if the key is a duplicate: place reports that.
 func (p *tomlParser) put(table *Node, key string, value *Node) {
 	p.duplicates = p.duplicates || table.Has(key)
 	table.Members = append(table.Members, Member{Key: key, Value: value})
 }
 
-// descend finds or makes the table under keys. Through an array of tables it
-// leads into the last one.
+// descend returns the table at keys, and creates the missing ones. Of an array of tables it takes
+// the last one.
 func (p *tomlParser) descend(table *Node, keys []string, implied bool) (*Node, error) {
 	for i, key := range keys {
 		next := table.Get(key)
@@ -114,7 +114,7 @@ func (p *tomlParser) descend(table *Node, keys []string, implied bool) (*Node, e
 	return table, nil
 }
 
-// header begins the table of a [header], or of another item of an array.
+// header returns the table of a [header]; with array, of a new item of the array.
 func (p *tomlParser) header(root *Node, keys []string, array bool) (*Node, error) {
 	last := len(keys) - 1
 	parent, err := p.descend(root, keys[:last], true)
@@ -192,7 +192,7 @@ func tomlScalar(u *unstable.Node) *Node {
 	switch u.Kind {
 	case unstable.Bool:
 		return &Node{Kind: Boolean, Text: s}
-	case unstable.Integer: // 1_000 and 0x1F are integers here, and nowhere else
+	case unstable.Integer: // 1_000 and 0x1F are integers only in TOML
 		if i, err := strconv.ParseInt(s, 0, 64); err == nil {
 			s = strconv.FormatInt(i, 10)
 		}

@@ -2,10 +2,10 @@
 //
 // The tree keeps what general decoders lose: the order of members, the case of
 // keys, duplicate keys (a mistake), and scalars as they were written (010 is not
-// 8, and a version 1.10 given as an argument is not 1.1). Each [Node] knows its
-// path in the file, so a mistake can be reported wherever the node was moved to.
+// 8, and a version 1.10 given as an argument is not 1.1). Each [Node] has its
+// path in the file, so a mistake is reported there even after the node was moved.
 //
-// Input is bounded (size, depth, number of nodes), so that aliases cannot grow a
+// Input is bounded (size, depth, number of nodes), so that aliases cannot expand a
 // small file into a big tree.
 package tree
 
@@ -19,8 +19,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a file. They fit a configuration a hundred times as large as usual, but not
-// endless nesting or aliases of aliases.
+// Bounds of a file. They allow a configuration a hundred times as large as usual, but no
+// endless nesting and no aliases of aliases.
 const (
 	MaxBytes = 1 << 20
 	maxNodes = 20_000
@@ -34,7 +34,7 @@ var (
 	errNotUTF8  = errors.New("is not UTF-8 text")
 )
 
-// A Kind is what a node is. Kinds are bits, so that a key can take several.
+// A Kind is the type of a node. Kinds are bits, so that a key can accept several.
 type Kind uint8
 
 // The kinds of nodes.
@@ -65,8 +65,8 @@ func (k Kind) String() string {
 	}
 }
 
-// A Node is one value of a file, the same for all formats. The methods that only
-// read take a nil Node as one that is not there.
+// A Node is one value of a file of any format. Get, Has, Is, IsA, Each, All and Empty accept a nil
+// Node, which is a missing one.
 type Node struct {
 	Kind    Kind
 	Text    string   // of scalars, as written
@@ -83,7 +83,7 @@ type Member struct {
 	Value *Node
 }
 
-// Get returns the value of a key; nil if it is not there.
+// Get returns the value of a key; nil if there is none.
 func (n *Node) Get(key string) *Node {
 	if n != nil {
 		for _, m := range n.Members {
@@ -95,10 +95,10 @@ func (n *Node) Get(key string) *Node {
 	return nil
 }
 
-// Has reports whether a key is there.
+// Has reports whether an object has a key.
 func (n *Node) Has(key string) bool { return n.Get(key) != nil }
 
-// Set replaces the value of a key in its place, or adds the key at the end.
+// Set replaces the value of a key, or adds the key at the end.
 func (n *Node) Set(key string, value *Node) {
 	for i, m := range n.Members {
 		if m.Key == key {
@@ -109,7 +109,7 @@ func (n *Node) Set(key string, value *Node) {
 	n.Members = append(n.Members, Member{Key: key, Value: value})
 }
 
-// Take removes a key and returns its value; nil if it was not there.
+// Take removes a key and returns its value; nil if there was none.
 func (n *Node) Take(key string) *Node {
 	value := n.Get(key)
 	if value != nil {
@@ -118,10 +118,10 @@ func (n *Node) Take(key string) *Node {
 	return value
 }
 
-// IsA reports whether n is there and of one of kinds.
+// IsA reports whether n is not nil and of one of kinds.
 func (n *Node) IsA(kinds Kind) bool { return n != nil && n.Kind&kinds != 0 }
 
-// Is reports whether n is the scalar that is written so.
+// Is reports whether n is a scalar that is written as text.
 func (n *Node) Is(text string) bool { return n != nil && n.Text == text && !n.IsA(List|Object) }
 
 // Each returns the members of an object; nil if n is nil.
@@ -156,8 +156,8 @@ func (n *Node) Walk(visit func(*Node)) {
 	}
 }
 
-// Describe names a node in an error line: as it stands in the file, before
-// variables, so that no secret is shown.
+// Describe returns a node for an error line, as written in the file. Variables are not expanded, so
+// it shows no secret.
 func (n *Node) Describe() string {
 	switch n.Kind {
 	case Text:
@@ -178,7 +178,7 @@ func Parse(format string, data []byte) (root *Node, duplicates []string, err err
 	if !utf8.Valid(data) {
 		return nil, nil, errNotUTF8
 	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // editors on Windows write it
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // the byte order mark that editors on Windows write
 	switch format {
 	case "json":
 		root, err = parseJSON(data)
@@ -194,7 +194,7 @@ func Parse(format string, data []byte) (root *Node, duplicates []string, err err
 	return root, duplicates, nil
 }
 
-// place tells all nodes where they are, and drops duplicate keys.
+// place sets the paths of all nodes, and removes duplicate keys.
 func (n *Node) place(at string, duplicate func(key string)) {
 	n.At = at
 	for i, item := range n.Items {
@@ -229,8 +229,8 @@ func (b *budget) spend(depth int) error {
 
 var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// Join extends a path by a key. Unusual keys are quoted, so that a path stays
-// on one line and its dots mean one thing.
+// Join extends a path by a key. Unusual keys are quoted, so that a path is one line and its dots
+// only separate keys.
 func Join(at, key string) string {
 	if !plainKey.MatchString(key) {
 		key = strconv.Quote(key)
@@ -244,20 +244,20 @@ func Join(at, key string) string {
 // Index extends a path by the index of an item.
 func Index(at string, i int) string { return at + "[" + strconv.Itoa(i) + "]" }
 
-// line is the number of the line that holds the offset, counted from 1.
+// line returns the number of the line at an offset, counted from 1.
 func line(data []byte, offset int) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), len(data))], []byte("\n"))
 }
 
 // A Problem is one mistake in a configuration.
 type Problem struct {
-	Source  string `json:"source,omitzero"` // the file, environment variable or flag; empty if there is none
-	Key     string `json:"key,omitzero"`    // the path of the key within the file, such as upstreams.docs.url
+	Source  string `json:"source,omitzero"` // a file, environment variable or flag; may be empty
+	Key     string `json:"key,omitzero"`    // path of the key in the file, such as upstreams.docs.url; may be empty
 	Text    string `json:"text"`            // what is wrong
-	Warning bool   `json:"-"`               // it is no mistake; never set in the error of config.Load
+	Warning bool   `json:"-"`               // only a warning; never set in the error of config.Load
 }
 
-// Error is the problem on one line, "source: key: text" without the empty ones.
+// Error returns one line, "source: key: text" without the empty ones.
 func (p Problem) Error() string {
 	var parts []string
 	for _, s := range []string{p.Source, p.Key, p.Text} {
@@ -268,10 +268,10 @@ func (p Problem) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// Problems are all mistakes that were found.
+// Problems are all mistakes in a configuration.
 type Problems []Problem
 
-// Error is the problems, a line each.
+// Error returns a line for each problem.
 func (ps Problems) Error() string {
 	lines := make([]string, len(ps))
 	for i, p := range ps {
@@ -280,7 +280,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives each problem to errors.Is and errors.As.
+// Unwrap lets errors.Is and errors.As find each problem.
 func (ps Problems) Unwrap() []error {
 	errs := make([]error, len(ps))
 	for i, p := range ps {
@@ -289,7 +289,7 @@ func (ps Problems) Unwrap() []error {
 	return errs
 }
 
-// Quote quotes a text for an error line, and shortens a long one.
+// Quote quotes a text for an error line, and shortens it to 64 characters.
 func Quote(s string) string {
 	const most = 64
 	if r := []rune(s); len(r) > most {

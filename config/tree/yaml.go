@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parseYAML reads one document. Anchors, aliases and merge keys work; every use
+// parseYAML parses one document. Anchors, aliases and merge keys work; every use
 // of an alias counts against the budget.
 func parseYAML(data []byte) (*Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -33,8 +33,8 @@ func parseYAML(data []byte) (*Node, error) {
 
 var tabbed = regexp.MustCompile(`(?m)^ *\t+[^\s#]`)
 
-// yamlError returns what is wrong with a text that could not be parsed. Of a tab
-// that indents, the parser says only that it cannot start a token.
+// yamlError returns the error for a text that cannot be parsed. For a tab as indentation, the
+// parser says only that it cannot start a token.
 func yamlError(err error, data []byte) error {
 	if at := tabbed.FindIndex(data); at != nil {
 		return fmt.Errorf("line %d: begins with a tab: indent YAML with spaces", line(data, at[0]))
@@ -42,7 +42,7 @@ func yamlError(err error, data []byte) error {
 	return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
 }
 
-// yaml brings a value into the tree.
+// yaml converts a value to a node.
 func (b *budget) yaml(y *yaml.Node, depth int) (*Node, error) {
 	if err := b.spend(depth); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (b *budget) yaml(y *yaml.Node, depth int) (*Node, error) {
 	case yaml.DocumentNode:
 		return b.yaml(y.Content[0], depth)
 	case yaml.AliasNode:
-		return b.yaml(y.Alias, depth+1) // deeper, so that a cycle ends
+		return b.yaml(y.Alias, depth+1) // deeper, so that a cycle exceeds the depth
 	case yaml.SequenceNode:
 		return b.yamlList(y, depth)
 	case yaml.MappingNode:
@@ -101,7 +101,7 @@ func (b *budget) yamlObject(y *yaml.Node, depth int) (*Node, error) {
 	return merge(n, merged), nil
 }
 
-// mergeable gives the members that a << brings, the strongest first.
+// mergeable returns the members that a << merges, those with precedence first.
 func mergeable(n *Node) (members []Member, ok bool) {
 	switch n.Kind {
 	case Object:
@@ -118,7 +118,7 @@ func mergeable(n *Node) (members []Member, ok bool) {
 	return nil, false
 }
 
-// merge adds members that n does not have itself; overriding them is no mistake.
+// merge adds the members whose keys n does not have. To override one is no mistake.
 func merge(n *Node, merged []Member) *Node {
 	has := make(map[string]bool)
 	for _, m := range n.Members {
@@ -133,7 +133,7 @@ func merge(n *Node, merged []Member) *Node {
 	return n
 }
 
-// scalarNode follows the core schema of YAML 1.2: dates are text, as are yes and no.
+// scalarNode follows the core schema of YAML 1.2: dates, yes and no are text.
 func scalarNode(y *yaml.Node) (*Node, error) {
 	n := &Node{Text: y.Value}
 	switch y.ShortTag() {
