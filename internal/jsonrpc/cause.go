@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// A Cause is why a connection ended. Causes are compared as values; the text of one is
-// made for clients, logs and the link, by String, and read by [ParseCause] where it comes
-// from another process. The zero Cause is that of an end without one.
+// A Cause says why a connection ended. Causes are compared as values. String returns the text for
+// clients, logs and the link, and [ParseCause] reads a text that came from another process. The
+// zero Cause means that there is none.
 type Cause struct {
 	Kind   Kind
 	Status int    // the exit status, the HTTP status or the code of the WebSocket's close frame
-	Detail string // the signal, or without a Status the whole text
+	Detail string // the signal; for a Cause without a Status, the whole text
 }
 
-// known are the causes below by their text, and words what the upstream did, in words that
-// follow its name, of those whose text does not say it.
+// known maps texts to the causes below. words maps those causes to a predicate whose subject is the
+// upstream, where the text alone would not do.
 var (
 	known = map[string]Cause{"": {}}
 	words = map[Cause]string{
@@ -30,13 +30,13 @@ func newCause(kind Kind, text, said string) Cause {
 	return c
 }
 
-// The causes that need no more than their name.
+// The causes without parameters.
 var (
 	CauseStartFailed   = newCause(KindStartFailed, "start failed", "did not start")
 	CauseStartTimeout  = newCause(KindStartFailed, "start timeout", "did not start in time")
 	CauseStillStarting = newCause(KindTimeout, "still starting", "is still starting")
 	CauseRefused       = newCause(KindRefused, "initialize refused", "refused initialize")
-	CauseWrongEra      = newCause(KindRefused, "wrong era", "") // and nobody translates
+	CauseWrongEra      = newCause(KindRefused, "wrong era", "") // and no translation is available
 
 	CauseStdoutClosed = newCause(KindBroken, "stdout closed", "closed its stdout (stdout closed)")
 	CauseStdinClosed  = newCause(KindBroken, "stdin closed", "closed its stdin (stdin closed)")
@@ -44,7 +44,7 @@ var (
 
 	CauseConnectionRefused = newCause(KindUnreachable, "connection refused", "is unreachable: connection refused")
 	CauseConnectionReset   = newCause(KindBroken, "connection reset", "broke off the connection (connection reset)")
-	// CauseConnectionLost is that of a remote server that does not say more.
+	// CauseConnectionLost is for a remote server that gives no reason.
 	CauseConnectionLost     = newCause(KindBroken, "connection lost", "broke off the connection (connection lost)")
 	CauseConnectTimeout     = newCause(KindUnreachable, "connect timeout", "is unreachable: connect timeout")
 	CauseConnectFailed      = newCause(KindUnreachable, "connect failed", "")
@@ -55,10 +55,10 @@ var (
 	CauseTLS                = newCause(KindUnreachable, "TLS handshake failed", "")
 	CauseBadHeaderFile      = newCause(KindUnreachable, "bad header file",
 		"was not asked: a file of headersFrom cannot be read (bad header file)")
-	// CauseNoToken means that the authorization server of a remote server gave none.
+	// CauseNoToken means that the authorization server of a remote server issued no token.
 	CauseNoToken = newCause(KindUnreachable, "no token",
 		"authentication failed: no token from the authorization server (no token)")
-	// CauseLogin waits for a person; see [LoginNeeded].
+	// CauseLogin means that a person must log in first; see [LoginNeeded].
 	CauseLogin           = newCause(KindLogin, "login needed", "needs a login (login needed)")
 	CauseStreamEnded     = newCause(KindBroken, "stream ended", "broke off its answer (stream ended)")
 	CauseRequestFailed   = newCause(KindBroken, "request failed", "")
@@ -72,10 +72,10 @@ var (
 	CauseLate      = newCause(KindTimeout, "not opened in time", "")
 	CauseBadAnswer = newCause(KindInvalid, "bad answer to the hello", "")
 	CauseReplaced  = newCause(KindStopped, "replaced by a newer link", "")
-	CauseClosed    = newCause(KindOther, "closed", "") // and the other end of the link does not say why
+	CauseClosed    = newCause(KindOther, "closed", "") // the other end of the link gave no reason
 
-	// CauseOverloaded is the cause of a stream that was not opened because there are
-	// too many: its requests are [Overloaded].
+	// CauseOverloaded means that a stream was not opened because there are too many. Its requests
+	// fail as [Overloaded].
 	CauseOverloaded = newCause(KindOverloaded, "overloaded", "")
 
 	CauseHostStopped = newCause(KindStopped, "host stopped", "was stopped (host stopped)")
@@ -83,27 +83,27 @@ var (
 		"was changed or removed in the configuration (upstream changed)")
 	CauseUnknownUpstream = newCause(KindChanged, "unknown upstream", "is not known to its host")
 	CauseIdle            = newCause(KindIdle, "idle", "")
-	CauseNotOffered      = newCause(KindRefused, "not offered", "") // an upstream of a host, by its proxy
+	CauseNotOffered      = newCause(KindRefused, "not offered", "") // the proxy does not want it
 
 	CauseClientGone   = newCause(KindClientGone, "client disconnected", "")
 	CauseClientSilent = newCause(KindTimeout, "no answer in time", "")
 	CauseSlowStream   = newCause(KindClientSlow, "client does not read", "")
-	CauseSlowMember   = newCause(KindClientSlow, "client too slow", "") // of a server that it shares
-	// CauseTokenExpired is that of whatever a client has proved itself with.
+	CauseSlowMember   = newCause(KindClientSlow, "client too slow", "") // of a shared server
+	// CauseTokenExpired covers every kind of credentials, not only tokens.
 	CauseTokenExpired = newCause(KindExpired, "token expired", "")
 
-	// CauseTokenWithdrawn is the end of what a client has opened with a token that was
-	// replaced, or that the configuration does not have any more.
+	// CauseTokenWithdrawn means that the client's token was replaced, or is no longer in the
+	// configuration.
 	CauseTokenWithdrawn = newCause(KindExpired, "token withdrawn", "")
 )
 
-// ExitCause returns the cause of a process that exited.
+// ExitCause returns the cause for a process that exited.
 func ExitCause(status int) Cause { return Cause{Kind: KindExited, Status: status} }
 
-// SignalCause returns the cause of a process that was killed by a signal: "killed".
+// SignalCause returns the cause for a process that a signal killed: "killed".
 func SignalCause(signal string) Cause { return Cause{Kind: KindKilled, Detail: signal} }
 
-// HTTPCause returns the cause of a request that was answered with an HTTP status.
+// HTTPCause returns the cause for a request that failed with an HTTP status.
 func HTTPCause(status int) Cause {
 	if status >= 500 {
 		return Cause{Kind: KindFailed, Status: status}
@@ -111,11 +111,10 @@ func HTTPCause(status int) Cause {
 	return Cause{Kind: KindRefused, Status: status}
 }
 
-// WebSocketCause returns the cause of a WebSocket that was closed with a code.
+// WebSocketCause returns the cause for a WebSocket that was closed with a code.
 func WebSocketCause(code int) Cause { return Cause{Kind: KindBroken, Status: code} }
 
-// OtherCause returns the cause of an end that is of no known kind. Without a text it is the
-// zero Cause.
+// OtherCause returns a cause of unknown kind. For an empty text it returns the zero Cause.
 func OtherCause(text string) Cause {
 	if text == "" {
 		return Cause{}
@@ -123,8 +122,8 @@ func OtherCause(text string) Cause {
 	return Cause{Kind: KindOther, Detail: text}
 }
 
-// ParseCause reads a text that another process, perhaps of another version, made of a Cause.
-// String of the result is always that text.
+// ParseCause parses the text of a Cause from another process, possibly of another version. The
+// result's String is always that text.
 func ParseCause(text string) Cause {
 	if c, ok := known[text]; ok {
 		return c
@@ -148,7 +147,7 @@ func (c Cause) String() string {
 		return "signal: " + c.Detail
 	case c.Detail != "":
 		return c.Detail
-	case c.Kind == KindExited && c.Status >= 1<<16: // of Windows, as package os writes it
+	case c.Kind == KindExited && c.Status >= 1<<16: // as package os formats it on Windows
 		return "exit status 0x" + strconv.FormatInt(int64(c.Status), 16)
 	case c.Kind == KindExited:
 		return "exit status " + strconv.Itoa(c.Status)
@@ -160,7 +159,7 @@ func (c Cause) String() string {
 	return ""
 }
 
-// IsZero reports whether there is no cause.
+// IsZero reports whether c is the zero Cause.
 func (c Cause) IsZero() bool { return c == Cause{} }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -172,7 +171,7 @@ func (c *Cause) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// HTTPStatus returns the status of a [HTTPCause], 0 for any other one.
+// HTTPStatus returns the status of an [HTTPCause], 0 for other causes.
 func (c Cause) HTTPStatus() int {
 	if c.Kind == KindRefused || c.Kind == KindFailed {
 		return c.Status
@@ -180,7 +179,7 @@ func (c Cause) HTTPStatus() int {
 	return 0
 }
 
-// words returns what the upstream did, in words that follow its name.
+// words returns a predicate whose subject is the upstream.
 func (c Cause) words() string {
 	text := c.String()
 	switch {
@@ -196,32 +195,32 @@ func (c Cause) words() string {
 	return "is gone (" + text + ")"
 }
 
-// A Kind is what sort of end a cause is. There are few, so that they can be counted, and
-// most decisions about an end depend on its kind alone.
+// A Kind classifies causes. There are few kinds, so that they can be metric labels; most decisions
+// about an end depend only on its kind.
 type Kind byte
 
 // The kinds.
 const (
 	KindSession     Kind = iota // no cause: the client's own connection is over
-	KindOther                   // a text that is not known here, of a host of another version for one
-	KindExited                  // the server's process did
-	KindKilled                  // by a signal
-	KindStartFailed             // it never came as far as an answer to initialize
-	KindRefused                 // it does not want to serve us as we are
-	KindFailed                  // it answered with a failure of its own
-	KindUnreachable             // it could not be reached
-	KindBroken                  // the connection to it broke
-	KindTimeout                 // it, or a link, was too slow
-	KindInvalid                 // it does not keep to the protocol
+	KindOther                   // a text that this version does not know
+	KindExited                  // the server's process exited
+	KindKilled                  // a signal killed the process
+	KindStartFailed             // the server did not get as far as an answer to initialize
+	KindRefused                 // the server refuses to serve us
+	KindFailed                  // the server answered with a failure of its own
+	KindUnreachable             // the server could not be reached
+	KindBroken                  // the connection to the server broke
+	KindTimeout                 // the server, a link or a client was too slow
+	KindInvalid                 // the server violates the protocol
 	KindLinkLost
 	KindOverloaded
-	KindStopped    // on purpose, with its host
-	KindChanged    // in the configuration
-	KindIdle       // nobody used it
-	KindClientGone // who used it left
-	KindClientSlow // who used it did not read
-	KindLogin      // somebody has to log in first
-	KindExpired    // who used it may not any longer
+	KindStopped    // on purpose, together with its host
+	KindChanged    // the configuration changed
+	KindIdle       // unused
+	KindClientGone // the client left
+	KindClientSlow // the client did not read
+	KindLogin      // a person must log in first
+	KindExpired    // the client's credentials are no longer valid
 	kinds
 )
 
@@ -230,5 +229,5 @@ var kindNames = [kinds]string{
 	"link_lost", "overloaded", "stopped", "changed", "idle", "client_gone", "client_slow", "login", "expired",
 }
 
-// String returns the name of the kind, as a label of a metric has it.
+// String returns the kind's name, which is a metric label.
 func (k Kind) String() string { return kindNames[k] }

@@ -8,37 +8,35 @@ import (
 	"strings"
 )
 
-// ErrClosed is what every end of a connection is: errors.Is(err, ErrClosed)
-// holds for an end on this side and on the other, and the wrapped cause is for
-// the log alone.
+// ErrClosed is the error for every end of a connection: errors.Is(err, ErrClosed) holds whichever
+// side ended it. The wrapped cause is only for the log.
 var ErrClosed = errors.New("connection closed")
 
-// A ClosedError is the end of a connection to an upstream, with what the other
-// side of a link needs to say about it. It satisfies errors.Is(err, ErrClosed).
+// A ClosedError is the end of a connection to an upstream, with the details that travel over a
+// link. It satisfies errors.Is(err, ErrClosed).
 type ClosedError struct {
 	Cause Cause
-	// Delivered is false only if nothing that was sent here ever reached the
-	// upstream, so that its requests are [NotSent].
+	// Delivered is false only if nothing that this side sent reached the upstream. Then its
+	// requests are [NotSent].
 	Delivered bool
 
-	// Event is the id of this end: in the log line about it, and in every error
-	// that it causes. Who sees the end mints it; "" if nobody has.
+	// Event is the id of this end. It is in the log line about the end and in every error that the
+	// end causes. Whoever detects the end mints it; "" if nobody has yet.
 	Event string
 
-	// Says is what the upstream did, as the error says it behind its name: "did
-	// not start: exit status 3". "" leaves that to Cause. Without an upstream it is the
-	// whole sentence.
+	// Says replaces the predicate of Cause in the error message, after the upstream's name: "did
+	// not start: exit status 3". If there is no upstream, it is the whole sentence. "" means that
+	// Cause supplies the words.
 	Says string
 
-	// Lasting means that trying again cannot help before somebody has changed
-	// something.
+	// Lasting means that a retry cannot succeed before somebody changes something.
 	Lasting bool
 
-	Err error // what happened, for the log; may be nil
+	Err error // what happened, only for the log; may be nil
 }
 
-// LoginNeeded returns the end of a connection to a server that a person must log in to,
-// with the command that does so: "mcp-proxy login docs". err is for the log, and may be nil.
+// LoginNeeded returns the end of a connection to a server that needs a login. command is the
+// command that logs in: "mcp-proxy login docs". err is for the log and may be nil.
 func LoginNeeded(command string, err error) *ClosedError {
 	return &ClosedError{Cause: CauseLogin, Says: "needs a login: " + command, Lasting: true, Err: err}
 }
@@ -55,15 +53,15 @@ func (e *ClosedError) text() string {
 	return e.Cause.String() + ": " + e.Err.Error()
 }
 
-// Is makes a ClosedError an [ErrClosed].
+// Is reports whether target is [ErrClosed].
 func (e *ClosedError) Is(target error) bool { return target == ErrClosed }
 
-// Unwrap returns what happened.
+// Unwrap returns Err.
 func (e *ClosedError) Unwrap() error { return e.Err }
 
-// Wire returns the one connection-closed error of a request that had come as far as
-// phase, as [ConnectionClosed] does. Its message is all that most people see, so
-// it is one sentence that says which upstream and why.
+// Wire returns the connection-closed error for a request that failed in phase, like
+// [ConnectionClosed]. Most people see only its message, so that is one sentence that says which
+// upstream ended and why.
 func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 	var says string
 	switch {
@@ -83,21 +81,21 @@ func (e *ClosedError) Wire(code int, upstream string, phase Phase) *Error {
 // closedPrefix begins the message of a connection-closed error.
 const closedPrefix = "Connection closed: "
 
-// About returns the name of the upstream and what it did.
+// About returns the upstream's name and its [ClosedError.Words].
 func (e *ClosedError) About(upstream string) string {
-	if e.Cause == CauseNoToken { // its words are a sentence
+	if e.Cause == CauseNoToken { // its words are a sentence of their own
 		return upstream + ": " + e.Words()
 	}
 	return upstream + " " + e.Words()
 }
 
-// Words returns what the upstream did, in words that follow its name.
+// Words returns a predicate whose subject is the upstream.
 func (e *ClosedError) Words() string {
 	return cmp.Or(e.Says, e.Cause.words())
 }
 
-// EndOf returns, as a copy, what err says of the end of a connection. An err that
-// is no [ClosedError] is the end with that cause, and may have cost what was sent.
+// EndOf returns a copy of the [ClosedError] in err. If err has none, EndOf returns one with the
+// given cause that counts everything as delivered.
 func EndOf(err error, cause Cause) *ClosedError {
 	if end, ok := errors.AsType[*ClosedError](err); ok {
 		mine := *end
@@ -106,7 +104,7 @@ func EndOf(err error, cause Cause) *ClosedError {
 	return &ClosedError{Cause: cause, Delivered: true, Err: err}
 }
 
-// eventLetters are those that nobody confuses with each other.
+// eventLetters are letters and digits that are hard to confuse.
 const eventLetters = "0123456789abcdefghjkmnpqrstvwxyz"
 
 // NewEvent returns the id of an event, such as "k3v9x2ma".
@@ -119,13 +117,13 @@ func NewEvent() string {
 	return string(id[:])
 }
 
-// IsEvent reports whether id looks as those of [NewEvent] do.
+// IsEvent reports whether id has the form of those that [NewEvent] returns.
 func IsEvent(id string) bool {
 	return len(id) == 8 && strings.Trim(id, eventLetters) == ""
 }
 
-// Closed returns an error that is [ErrClosed] and wraps cause. A cause that is
-// an ErrClosed already is returned as it is, so that an end is wrapped once.
+// Closed returns an error that is [ErrClosed] and wraps cause. It returns a cause that already is
+// an ErrClosed unchanged, so that an end is wrapped once.
 func Closed(cause error) error {
 	if cause == nil {
 		return ErrClosed
@@ -136,7 +134,7 @@ func Closed(cause error) error {
 	return fmt.Errorf("%w: %w", ErrClosed, cause)
 }
 
-// CauseOf returns what an end says beside being [ErrClosed], for a log.
+// CauseOf returns the text of an end without that of [ErrClosed], for a log.
 func CauseOf(end error) string {
 	if e, ok := end.(interface{ text() string }); ok {
 		return e.text()

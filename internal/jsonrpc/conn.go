@@ -3,20 +3,19 @@ package jsonrpc
 // A Conn is one ordered, bidirectional sequence of messages. One goroutine may
 // Recv while others Send. Close unblocks them all and may be called repeatedly.
 //
-// Recv returns io.EOF when the other side will send no more but may still
-// receive (a half-close), an error wrapping [ErrClosed] when it is gone, and an
-// [*InvalidError] for one message that cannot be used, after which the next Recv
-// goes on. After io.EOF the next Recv either blocks until the Conn is gone, where
-// that can be told, or returns io.EOF again. Send does not keep m or change it.
+// Recv returns io.EOF when the other side will send no more but may still receive (a half-close),
+// an error wrapping [ErrClosed] when the connection has ended, and an [*InvalidError] for one
+// unusable message, after which the next Recv continues. After io.EOF the next Recv either blocks
+// until the Conn has ended, where it can detect that, or returns io.EOF again. Send does not keep
+// or change m.
 type Conn interface {
 	Recv() (*Message, error)
 	Send(m *Message) error
 	Close() error
 }
 
-// CloseWith closes c and, if c can carry it, tells the other side why: a stream
-// of a link sends the cause of a [*ClosedError] as its closing line. [ErrClosed] alone is no
-// cause.
+// CloseWith closes c. If c can carry a cause, the other side learns it: a stream of a link sends
+// the cause of a [*ClosedError] in its closing line. A bare [ErrClosed] is no cause.
 func CloseWith(c Conn, cause error) error {
 	if cause == ErrClosed {
 		return c.Close()
@@ -27,7 +26,7 @@ func CloseWith(c Conn, cause error) error {
 	return c.Close()
 }
 
-// SendAll sends messages in order, with one write where c can do that.
+// SendAll sends messages in order, in one write if c supports that.
 func SendAll(c Conn, messages []*Message) error {
 	if c, ok := c.(interface{ SendAll([]*Message) error }); ok {
 		return c.SendAll(messages)
@@ -40,8 +39,8 @@ func SendAll(c Conn, messages []*Message) error {
 	return nil
 }
 
-// RecvAll waits for a message and appends it to batch, and with it those that
-// have arrived behind it. Messages may come with an error: they were before it.
+// RecvAll waits for a message and appends it to batch, along with messages that have already
+// arrived behind it. It may return messages together with an error; they came before the error.
 func RecvAll(c Conn, batch []*Message) ([]*Message, error) {
 	if c, ok := c.(interface {
 		RecvAll([]*Message) ([]*Message, error)
@@ -55,5 +54,5 @@ func RecvAll(c Conn, batch []*Message) ([]*Message, error) {
 	return append(batch, m), nil
 }
 
-// maxAtOnce bounds what RecvAll returns at once.
+// maxAtOnce bounds the messages that RecvAll returns at once.
 const maxAtOnce = 64

@@ -10,19 +10,19 @@ import (
 type Limits struct {
 	Message int // bytes of one message; zero means 16 MiB
 	Depth   int // levels of arrays and objects; zero means 1000, at most 10,000
-	ID      int // bytes of an id, as it is written; zero means 1 KiB
+	ID      int // bytes of an id's JSON text; zero means 1 KiB
 }
 
-// Parsers of peers recurse, and a deeper message could kill one.
+// Peers parse recursively, so a deeper message could crash one.
 const (
 	defaultMaxMessage = 16 << 20
 	defaultMaxDepth   = 1000
-	defaultMaxID      = 1 << 10 // an id is kept until the answer, and compared
+	defaultMaxID      = 1 << 10 // ids are kept until the answer, and compared
 	maxMethod         = 1 << 10 // likewise
 )
 
-// maxBatch bounds the messages of one batch: decoded, a small one takes many
-// times the memory of its text.
+// maxBatch bounds the messages of a batch, because a decoded small message takes many times the
+// memory of its text.
 const maxBatch = 1024
 
 // MaxMessage returns the bound in bytes on one message.
@@ -47,17 +47,16 @@ func (l Limits) maxID() int {
 	return defaultMaxID
 }
 
-// Keys of the envelope, in the order of the offsets in Decode.
+// envelopeKeys are in the order of the offsets in decodeSingle.
 var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
 // Decode decodes data within the default [Limits].
 func Decode(data []byte) (*Message, error) { return Limits{}.Decode(data) }
 
-// Decode reads one message, or one batch, which then has only Batch set; its
-// elements are decoded, and an element that cannot be used fails the whole. The
-// message aliases data, which must not be written to afterwards. The error is
-// always an [*InvalidError]. The size of data is not checked: who reads bytes
-// must bound them before they are here.
+// Decode reads one message or one batch. A batch has only Batch set; one unusable element fails the
+// whole batch. The message aliases data, which must not be written to afterwards. The error is
+// always an [*InvalidError]. Decode does not check the size of data; its callers bound what they
+// read.
 func (l Limits) Decode(data []byte) (*Message, error) {
 	data = bytes.Trim(data, space)
 	switch {
@@ -79,10 +78,9 @@ func (l Limits) Decode(data []byte) (*Message, error) {
 	return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "not a JSON object"}
 }
 
-// DecodeOwn decodes what [Message.Append] wrote, on the other side of a link,
-// where its content need not be checked a second time: the head of the envelope
-// is read, and the value at its end is taken as it stands. Whatever does not begin
-// as Append begins is decoded with [Decode].
+// DecodeOwn decodes what [Message.Append] wrote, at the other end of a link, where the content need
+// not be checked again. It reads the head of the envelope and takes the value at the end unread. It
+// passes everything that does not start as Append starts to [Decode].
 func DecodeOwn(data []byte) (*Message, error) {
 	m := &Message{}
 	rest, ok := bytes.CutPrefix(data, []byte(`{"jsonrpc":"2.0"`))
@@ -114,7 +112,7 @@ func DecodeOwn(data []byte) (*Message, error) {
 	return m, nil
 }
 
-// scalarEnd returns where the string or number that text begins with ends.
+// scalarEnd returns the end of the string or number at the start of text.
 func scalarEnd(text []byte) int {
 	if text[0] != '"' {
 		if i := bytes.IndexAny(text, ",}"); i >= 0 {
@@ -133,11 +131,11 @@ func scalarEnd(text []byte) int {
 	return len(text)
 }
 
-// space is what JSON calls white space.
+// space is JSON's white space.
 const space = " \t\r\n"
 
-// unparsable returns the error for bytes that are not JSON, with what can still
-// be found in them about the message that they should have been.
+// unparsable returns the error for bytes that are not JSON, with whatever idScanner can find in
+// them.
 func unparsable(data []byte, reason string) error {
 	id, reply := scanID(data)
 	return &InvalidError{CodeParseError, reason, id, reply}
@@ -198,14 +196,14 @@ func (l Limits) decodeSingle(data []byte) (*Message, error) {
 	return finish(m, get(0), get(1), get(2), strict)
 }
 
-// finish checks the envelope of m, whose other members are set.
+// finish checks the envelope of m, whose other members are already set.
 func finish(m *Message, version, id, method json.RawMessage, strict error) (*Message, error) {
 	var idOK bool
 	m.ID, idOK = ParseID(id)
 	if !idOK {
 		m.ID = ID{}
 	}
-	// Servers in JavaScript that have no result to give leave "result" out.
+	// Some JavaScript servers omit "result" when they have none.
 	empty := method == nil && m.Params == nil && idOK
 	reply := method == nil && (m.Result != nil || m.Error != nil) || empty
 	refuse := func(reason string) (*Message, error) {
@@ -217,7 +215,7 @@ func finish(m *Message, version, id, method json.RawMessage, strict error) (*Mes
 	if !isVersion(version) {
 		return refuse(`"jsonrpc" is not "2.0"`)
 	}
-	// An error that answers nothing known has an id of null or none.
+	// An error for an unidentified request has an id of null or none.
 	if id != nil && !idOK && !(reply && m.Error != nil && string(id) == "null") {
 		return refuse(`"id" is not a string or an integer`)
 	}
@@ -242,8 +240,7 @@ func finish(m *Message, version, id, method json.RawMessage, strict error) (*Mes
 	return m, nil
 }
 
-// isVersion reports whether the value of "jsonrpc" is "2.0". That is most often
-// written without escapes.
+// isVersion reports whether the value of "jsonrpc" is "2.0". The usual case has no escapes.
 func isVersion(text json.RawMessage) bool {
 	if string(text) == `"2.0"` {
 		return true
@@ -252,7 +249,7 @@ func isVersion(text json.RawMessage) bool {
 	return ok && v == "2.0"
 }
 
-// replyFault returns what is wrong with a response, "" for nothing.
+// replyFault returns what is wrong with a response, "" if nothing is.
 func replyFault(m *Message) string {
 	switch {
 	case m.Params != nil:
@@ -269,8 +266,8 @@ func replyFault(m *Message) string {
 	return ""
 }
 
-// deeper reports whether data nests deeper than limit. The exact count is made
-// only for data with enough brackets to be suspect.
+// deeper reports whether data nests deeper than limit. It counts exactly only if there are enough
+// brackets.
 func deeper(data []byte, limit int) bool {
 	if bytes.Count(data, []byte{'['})+bytes.Count(data, []byte{'{'}) <= limit {
 		return false

@@ -18,8 +18,8 @@ const (
 	CodeRequestCancelled = -32800 // ends a cancelled POST of the 2025 era
 )
 
-// An Error is the error member of a response that the proxy makes itself.
-// Errors of upstreams are forwarded as bytes and never become an Error.
+// An Error is the error member of a response that the proxy creates. Errors of upstreams are
+// forwarded as bytes and never become an Error.
 type Error struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -47,20 +47,20 @@ const (
 	ReasonScope           = "insufficient_scope"
 )
 
-// ErrorData is the data of every error that the proxy makes because of the
-// state of a connection. Cause is short and structured ("signal: killed",
-// "exit status 3", "link lost"): never stderr, a path, a URL or a Go error.
+// ErrorData is the data member of every error that the proxy creates because of the state of a
+// connection. Cause is short and structured ("signal: killed", "exit status 3", "link lost"): never
+// stderr, a path, a URL or a Go error.
 type ErrorData struct {
 	Reason    string `json:"reason"`
 	Upstream  string `json:"upstream,omitempty"`
 	Cause     Cause  `json:"cause,omitzero"`
 	Phase     Phase  `json:"phase"`
 	Retryable bool   `json:"retryable"`
-	Event     string `json:"event,omitempty"` // of the end, as in the log line about it
+	Event     string `json:"event,omitempty"` // id of the end, as in the log line about it
 }
 
-// ReadErrorData returns the data of an error that a proxy made, be it this one or another
-// on the way; the zero ErrorData of any other error.
+// ReadErrorData returns the data of an error that a proxy created, this one or another on the
+// route. It returns the zero ErrorData for any other error.
 func ReadErrorData(text json.RawMessage) ErrorData {
 	var in [1]Span
 	var at [6]Span
@@ -75,14 +75,14 @@ func ReadErrorData(text json.RawMessage) ErrorData {
 	return ErrorData{said(0), said(1), ParseCause(said(2)), Phase(said(3)), string(at[4].Of(text)) == "true", said(5)}
 }
 
-// WhatOf returns what the message of such an error says has happened.
+// WhatOf returns the part of such an error's message that says what happened.
 func WhatOf(text json.RawMessage) string {
 	raw, _ := Member(text, "message")
 	message, _ := Unquote(raw)
 	return strings.TrimPrefix(message, closedPrefix)
 }
 
-// WhatClosed is WhatOf for an error of that message and data, if it is the one
+// WhatClosed is WhatOf for an error with that message and data; ok reports whether it is the
 // connection-closed error.
 func WhatClosed(message string, data json.RawMessage) (what string, ok bool) {
 	raw, _ := Member(data, "reason")
@@ -90,46 +90,45 @@ func WhatClosed(message string, data json.RawMessage) (what string, ok bool) {
 	return strings.TrimPrefix(message, closedPrefix), reason == ReasonClosed
 }
 
-// IsClosed reports whether an error is the one connection-closed error.
+// IsClosed reports whether an error is the connection-closed error.
 func IsClosed(text json.RawMessage) bool { return ReadErrorData(text).Reason == ReasonClosed }
 
-// A Phase tells how far a request had come when it failed.
+// A Phase says how far a request had got when it failed.
 type Phase string
 
-// A request that was not sent had no effect and may be sent again; one in
-// flight may have run.
+// A request that was not sent had no effect and may be sent again. A request in flight may have
+// run.
 const (
 	NotSent  Phase = "not_sent"
 	InFlight Phase = "in_flight"
 )
 
-// ConnectionClosed returns the one connection-closed error. The code is
-// [CodeInternalError] when one upstream of a living client is gone, and
-// [CodeConnectionClosed] when the receiver's own connection ends; upstream and
-// cause may then be zero. Who has the end of the upstream's connection uses
-// [ClosedError.Wire], which tells more.
+// ConnectionClosed returns the connection-closed error. The code is [CodeInternalError] when one
+// upstream of a living client is gone, and [CodeConnectionClosed] when the receiver's own
+// connection ends; upstream and cause may then be zero. [ClosedError.Wire] says more, if the end of
+// the upstream's connection is at hand.
 func ConnectionClosed(code int, upstream string, cause Cause, phase Phase) *Error {
 	return (&ClosedError{Cause: cause}).Wire(code, upstream, phase)
 }
 
-// TimedOut returns the error of a request that its upstream did not answer in
-// time. A timeout is not a close.
+// TimedOut returns the error for a request that its upstream did not answer in time. A timeout is
+// not a close.
 func TimedOut(upstream string) *Error {
 	return &Error{CodeInternalError, "Request timed out", ErrorData{Reason: ReasonTimeout, Upstream: upstream, Phase: InFlight}}
 }
 
-// Overloaded returns the error of a request for which there was no room.
+// Overloaded returns the error for a request that found no room.
 func Overloaded(upstream string) *Error {
 	return &Error{CodeInternalError, "Too many requests in flight", ErrorData{Reason: ReasonOverloaded, Upstream: upstream, Phase: NotSent, Retryable: true}}
 }
 
-// InvalidResponse returns the error of a request whose reply was unusable.
+// InvalidResponse returns the error for a request whose response was unusable.
 func InvalidResponse(upstream, why string) *Error {
 	return &Error{CodeInternalError, "Invalid response from upstream", ErrorData{Reason: ReasonInvalidResponse, Upstream: upstream, Cause: OtherCause(why), Phase: InFlight}}
 }
 
-// InsufficientScope returns the error of a request whose sender lacks some of the scopes
-// that it needs. It makes sense to try again with all of them (RFC 6750 3.1).
+// InsufficientScope returns the error for a request whose sender lacks some of the scopes that it
+// needs. all are those that a new token needs (RFC 6750 3.1).
 func InsufficientScope(all []string) *Error {
 	return &Error{CodeInternalError, "Insufficient scope: this needs " + strings.Join(all, " "),
 		scopeData{ErrorData{Reason: ReasonScope, Phase: NotSent}, all}}
@@ -140,19 +139,18 @@ type scopeData struct {
 	Scopes []string `json:"scopes"`
 }
 
-// An InvalidError is one message that cannot be used. It costs that message
-// only: the Conn whose Recv returned it goes on.
+// An InvalidError is one unusable message. The Conn whose Recv returned it continues.
 type InvalidError struct {
 	Code   int    // CodeParseError or CodeInvalidRequest
-	Reason string // for people: what is wrong, never content
-	ID     ID     // the id of the message, zero if it cannot be read
-	Reply  bool   // whether the message is, as far as can be told, a response
+	Reason string // for people: what is wrong, without content of the message
+	ID     ID     // of the message; zero if it cannot be read
+	Reply  bool   // whether the message seems to be a response
 }
 
 // Error implements error.
 func (e *InvalidError) Error() string { return e.Reason }
 
-// Wire returns the error object that tells the sender.
+// Wire returns the error object for the sender.
 func (e *InvalidError) Wire() *Error {
 	if e.Code == CodeParseError {
 		return &Error{Code: e.Code, Message: "Parse error: " + e.Reason}
@@ -160,12 +158,12 @@ func (e *InvalidError) Wire() *Error {
 	return &Error{Code: e.Code, Message: "Invalid request: " + e.Reason}
 }
 
-// InvalidParams is the error for params that cannot be used.
+// InvalidParams returns the error for unusable params.
 func InvalidParams(reason string) *Error {
 	return &Error{Code: CodeInvalidParams, Message: "Invalid params: " + reason}
 }
 
-// MethodNotFound is the error for a method that is not known.
+// MethodNotFound returns the error for an unknown method.
 func MethodNotFound(method string) *Error {
 	return &Error{Code: CodeMethodNotFound, Message: "Method not found: " + method}
 }

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// An ID is a request id as it stood on the wire: the JSON text of a string or
-// of an integer. IDs are comparable; 1, "1" and 1.0 are three different ids, so
-// each comes back to its sender exactly as it went. The zero ID means "none".
+// An ID is a request id as it was on the wire: the JSON text of a string or an integer. IDs are
+// comparable. 1, "1" and 1.0 are three different ids, so each comes back to its sender exactly as
+// it was sent. The zero ID means "none".
 type ID struct{ raw string }
 
 // IntID returns the id whose JSON text is n.
 func IntID(n int64) ID { return ID{strconv.FormatInt(n, 10)} }
 
-// ParseID reads an id from its JSON text, which must be a valid JSON value. It
-// refuses what MCP refuses: null, fractions, booleans, arrays and objects
-// (2025-11-25 basic/index: "IDs MUST be a string or integer, MUST NOT be null").
+// ParseID parses an id from its JSON text, which must be a valid JSON value. It rejects what MCP
+// rejects: null, fractions, booleans, arrays and objects (2025-11-25 basic/index: "IDs MUST be a
+// string or integer, MUST NOT be null").
 func ParseID(text []byte) (ID, bool) {
 	if len(text) == 0 {
 		return ID{}, false
@@ -30,8 +30,8 @@ func ParseID(text []byte) (ID, bool) {
 	return ID{}, false
 }
 
-// isInteger reports whether a JSON number has an integral value: 1, 1.0 and 1e2
-// have, 1.5 and 1e-2 have not.
+// isInteger reports whether a JSON number has an integral value: 1, 1.0 and 1e2 do, 1.5 and 1e-2 do
+// not.
 func isInteger(number string) bool {
 	if !strings.ContainsAny(number, ".eE") {
 		return true
@@ -40,21 +40,20 @@ func isInteger(number string) bool {
 	return err == nil && f == math.Trunc(f)
 }
 
-// IsZero reports whether there is no id.
+// IsZero reports whether id is the zero ID.
 func (id ID) IsZero() bool { return id.raw == "" }
 
 // String returns the JSON text of the id, "" for none.
 func (id ID) String() string { return id.raw }
 
-// Raw returns the JSON text of the id as bytes to splice.
+// Raw returns the JSON text of the id, as bytes to splice.
 func (id ID) Raw() []byte { return []byte(id.raw) }
 
-// Answered returns which request a response answers, for one who mints integers.
-// A server that makes a string of each id is understood, as SDKs understand it.
+// Answered returns the integer id that a response answers. Like the SDKs, it accepts a server that
+// turns ids into strings.
 func (id ID) Answered() (int64, bool) { return ID{strings.Trim(id.raw, `"`)}.Int() }
 
-// Int returns the integer value of a number id. A server that answers 5 with
-// 5.0 is understood.
+// Int returns the integer value of a number id. It accepts 5.0 for 5.
 func (id ID) Int() (int64, bool) {
 	if n, err := strconv.ParseInt(id.raw, 10, 64); err == nil {
 		return n, true

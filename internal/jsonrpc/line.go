@@ -10,33 +10,33 @@ import (
 
 const (
 	smallBuffer = 1 << 10  // of a reader that has seen only short lines
-	busyBuffer  = 16 << 10 // of one to which many lines come at once
-	largeLine   = 64 << 10 // handed on instead of copied
+	busyBuffer  = 16 << 10 // of a reader that receives many lines at once
+	largeLine   = 64 << 10 // passed on without a copy
 )
 
-// A LineReader reads the stdio framing: messages separated by newlines
-// (2025-11-25 basic/transports: "Messages are delimited by newlines, and MUST
-// NOT contain embedded newlines"). It is for one goroutine.
+// A LineReader reads the stdio framing: messages separated by newlines (2025-11-25
+// basic/transports: "Messages are delimited by newlines, and MUST NOT contain embedded newlines").
+// It is for one goroutine.
 type LineReader struct {
 	r      io.Reader
 	limits Limits
-	slots  Slots // nil: there is no bound
+	slots  Slots // nil: no bound
 
 	buf        []byte // buf[start:end] is unread
 	start, end int
-	scanned    int // buf[start:scanned] holds no newline
+	scanned    int // buf[start:scanned] has no newline
 	err        error
-	longest    int // bytes of the last long line: the next one may be like it
-	entered    bool
+	longest    int  // length of the last long line; the next one may be similar
+	entered    bool // a slot is taken for the current line
 }
 
-// Slots bound how many large messages are read at a time: what has come of one stays in
-// memory until the rest is there.
+// Slots bound how many large messages are read at the same time, because the part of a message that
+// has arrived stays in memory until the rest has.
 type Slots interface {
-	// Enter waits for a place, or until gone is closed. Its error becomes that of the reader.
+	// Enter waits for a slot, or until gone is closed. Its error becomes the reader's.
 	Enter(gone <-chan struct{}) error
 
-	Leave() // gives it back
+	Leave() // returns the slot
 }
 
 // NewLineReader returns a LineReader on r. It reads ahead.
@@ -44,12 +44,12 @@ func NewLineReader(r io.Reader, limits Limits) *LineReader {
 	return &LineReader{r: r, limits: limits}
 }
 
-// Bound makes l ask for a place for each line from 64 KiB on. It must be called before the
-// first read.
+// Bound makes l take a slot for each line of 64 KiB and more. It must be called before the first
+// read.
 func (l *LineReader) Bound(p Slots) { l.slots = p }
 
-// Read returns the next message. An [*InvalidError] costs that line only; any
-// other error is r's, io.EOF after a complete last line.
+// Read returns the next message. An [*InvalidError] affects that line only. Any other error is r's;
+// io.EOF comes after a complete last line.
 func (l *LineReader) Read() (*Message, error) {
 	line, err := l.ReadLine()
 	if err != nil {
@@ -58,9 +58,9 @@ func (l *LineReader) Read() (*Message, error) {
 	return l.limits.Decode(line)
 }
 
-// ReadLine returns the next line that is not blank, without its end. The caller
-// owns the bytes. A line over the limit is skipped in constant memory and
-// reported as an [*InvalidError], with its id if it had one.
+// ReadLine returns the next line that is not blank, without its line end. The caller owns the
+// bytes. A line over the limit is skipped in constant memory and reported as an [*InvalidError],
+// with its id if it had one.
 func (l *LineReader) ReadLine() ([]byte, error) {
 	line, err := l.readLine()
 	if l.entered {
@@ -94,7 +94,7 @@ func (l *LineReader) readLine() ([]byte, error) {
 	}
 }
 
-// enter waits for a place if what has come of a line is large.
+// enter takes a slot once a large part of a line has arrived.
 func (l *LineReader) enter() error {
 	if l.slots == nil || l.entered || l.end-l.start < largeLine {
 		return nil
@@ -104,8 +104,8 @@ func (l *LineReader) enter() error {
 	return err
 }
 
-// Buffered reports whether a whole line has been read ahead, so that the next
-// Read or ReadLine returns at once.
+// Buffered reports whether a whole line has been read ahead, so that the next Read or ReadLine
+// returns at once.
 func (l *LineReader) Buffered() bool {
 	ahead := bytes.TrimLeft(l.buf[l.start:l.end], space)
 	return bytes.IndexByte(ahead, '\n') >= 0
@@ -124,8 +124,8 @@ func (l *LineReader) buffered() ([]byte, bool) {
 	return line, true
 }
 
-// own returns line as the caller's: a short one copied, a long one with the
-// buffer that it stands in.
+// own returns line in memory that the caller owns: a short line as a copy, a long line together
+// with its buffer.
 func (l *LineReader) own(line []byte) []byte {
 	if len(line) < largeLine {
 		return bytes.Clone(line)
@@ -145,7 +145,7 @@ func (l *LineReader) fill() error {
 	switch {
 	case l.start == l.end && (l.end < len(l.buf) || l.end >= busyBuffer):
 		l.start, l.scanned, l.end = 0, 0, 0
-	case l.start == l.end: // the last read filled it: more could have come at once
+	case l.start == l.end: // the last read filled the buffer, so more may be waiting
 		l.buf = make([]byte, l.grownSize())
 		l.start, l.scanned, l.end = 0, 0, 0
 	case l.end == len(l.buf) && l.start > 0:
@@ -167,10 +167,9 @@ func (l *LineReader) fill() error {
 	return err
 }
 
-// grownSize is the size of the buffer that comes after a full one: in large
-// steps, since each costs a copy, and for a long line at once what the last one
-// needed; but no more than the limit and a little, for a line that fills that is
-// skipped.
+// grownSize returns the size of the buffer that replaces a full one. It grows in large steps,
+// because each costs a copy, and for a long line at once to the size of the previous long line. It
+// does not grow beyond the limit and a little more, because a line that fills that is skipped.
 func (l *LineReader) grownSize() int {
 	size := 4 * len(l.buf)
 	if len(l.buf) >= largeLine {
@@ -179,7 +178,7 @@ func (l *LineReader) grownSize() int {
 	return max(smallBuffer, min(size, l.limits.MaxMessage()+smallBuffer))
 }
 
-// lastLine returns what stood before the end without a newline, once.
+// lastLine returns the text before the end that has no newline, once.
 func (l *LineReader) lastLine(err error) ([]byte, error) {
 	line := bytes.Trim(l.buf[l.start:l.end], space)
 	l.buf, l.start, l.scanned, l.end = nil, 0, 0, 0
@@ -189,7 +188,7 @@ func (l *LineReader) lastLine(err error) ([]byte, error) {
 	return line, nil
 }
 
-// skipLine drops the rest of an over-long line, looking for its id.
+// skipLine drops the rest of an over-long line, and looks for its id.
 func (l *LineReader) skipLine() error {
 	var scan idScanner
 	for {
@@ -213,24 +212,24 @@ func tooLong(id ID, reply bool) error {
 	return &InvalidError{CodeInvalidRequest, "message too large", id, reply}
 }
 
-// A LineWriter writes the stdio framing. It may be used by many goroutines. Its
-// first error is also that of every later call.
+// A LineWriter writes the stdio framing. Many goroutines may use it. Its first error is also the
+// error of every later call.
 type LineWriter struct {
-	mu  sync.Mutex // held across Write: it is what orders messages
+	mu  sync.Mutex // held across Write, to keep messages in order
 	w   io.Writer
-	err error // of the first Write that failed; the line it broke off is never continued
+	err error // of the first Write that failed; the line that it broke off is never continued
 }
 
 // NewLineWriter returns a LineWriter on w.
 func NewLineWriter(w io.Writer) *LineWriter { return &LineWriter{w: w} }
 
-// buffers are shared by all LineWriters, so that an idle one keeps none.
+// buffers are shared by all LineWriters, so that an idle one has none.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // Write writes m and a newline, with one Write unless m is large.
 func (l *LineWriter) Write(m *Message) error { return l.WriteAll([]*Message{m}) }
 
-// WriteAll writes messages, as many in one Write as make up a large line.
+// WriteAll writes messages, and combines them into Writes of about 64 KiB.
 func (l *LineWriter) WriteAll(messages []*Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,7 +237,7 @@ func (l *LineWriter) WriteAll(messages []*Message) error {
 	text := (*buf)[:0]
 	for _, m := range messages {
 		value, head := m.appendHead(text)
-		if len(value) >= largeLine && !hasBreak(value) { // without a copy of it
+		if len(value) >= largeLine && !hasBreak(value) { // without copying it
 			l.write(head)
 			l.write(value)
 			text = append(text[:0], "}\n"...)
@@ -250,7 +249,7 @@ func (l *LineWriter) WriteAll(messages []*Message) error {
 		}
 	}
 	l.write(text)
-	// A Write that failed by being abandoned may still be using the buffer.
+	// A failed Write that was abandoned may still be using the buffer.
 	if l.err == nil && cap(text) <= 2*largeLine {
 		*buf = text
 		buffers.Put(buf)
@@ -258,7 +257,7 @@ func (l *LineWriter) WriteAll(messages []*Message) error {
 	return l.err
 }
 
-// WriteLines writes text that is made of whole lines.
+// WriteLines writes text that consists of whole lines.
 func (l *LineWriter) WriteLines(text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,7 +271,7 @@ func (l *LineWriter) write(text []byte) {
 	}
 }
 
-// lineConn is a Conn over a pair of byte streams.
+// A lineConn is a Conn over a pair of byte streams.
 type lineConn struct {
 	*LineReader
 	*LineWriter
@@ -280,8 +279,8 @@ type lineConn struct {
 	closed atomic.Bool
 }
 
-// NewLineConn returns a Conn that speaks the stdio framing on r and w. Its Close
-// calls close once, which must unblock reads of r and writes to w.
+// NewLineConn returns a Conn that uses the stdio framing on r and w. Its Close calls close once;
+// close must unblock reads of r and writes to w.
 func NewLineConn(r io.Reader, w io.Writer, limits Limits, close func() error) Conn {
 	return &lineConn{LineReader: NewLineReader(r, limits), LineWriter: NewLineWriter(w), close: close}
 }

@@ -5,17 +5,16 @@ import (
 	"slices"
 )
 
-// A Value is a member of an object that is to be set.
+// A Value is a member of an object to set.
 type Value struct {
 	Key  string
-	Text json.RawMessage // nil takes the member out
+	Text json.RawMessage // nil removes the member
 }
 
-// Set returns object with members set: replaced where they stand, appended in the
-// order given where there are none, taken out where their Text is nil. The texts
-// of all other keys and values stay as they are, and object is not written to. What
-// is no object, nil say, counts as {}. Of a key that occurs twice, which [Find]
-// refuses, the first occurrence is replaced and the others go.
+// Set returns object with members set: existing ones replaced in place, new ones appended in the
+// order given, those with a nil Text removed. All other keys and values keep their text, and object
+// is not written to. Anything that is not an object, such as nil, counts as {}. If a key occurs
+// twice, which [Find] rejects, Set replaces the first occurrence and removes the others.
 func Set(object json.RawMessage, values ...Value) json.RawMessage {
 	out := append(make([]byte, 0, len(object)+64*len(values)), '{')
 	add := func(key, value []byte) {
@@ -47,7 +46,7 @@ func Set(object json.RawMessage, values ...Value) json.RawMessage {
 	return append(out, '}')
 }
 
-// nameOf returns the name of a member, as it is written.
+// nameOf returns the name of a member, with its quotes and escapes.
 func nameOf(object []byte, member Span) []byte {
 	for i := member.Start + 1; ; i++ {
 		switch object[i] {

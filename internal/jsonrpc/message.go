@@ -18,49 +18,48 @@ import (
 //
 // The raw members alias the bytes given to [Decode] and are never written to.
 type Message struct {
-	ID     ID              // zero in a notification, and in an error that answers nothing known
+	ID     ID              // zero in a notification, and in an error for an unidentified request
 	Method string          // "" in a response
 	Params json.RawMessage // nil if absent
 	Result json.RawMessage // nil in an error response
 	Error  json.RawMessage // nil in a result response
 
-	// Extra is the rest of the envelope, members that JSON-RPC does not
-	// define, as they came: `,"x":1,"y":[]`. Nil if there are none.
+	// Extra is the rest of the envelope, members that JSON-RPC does not define, as they came:
+	// `,"x":1,"y":[]`. Nil if there are none.
 	Extra []byte
 
-	// Batch holds the elements of an array, which exists in protocol version
-	// 2025-03-26 alone. It is nil in a single message.
+	// Batch has the elements of an array, which only protocol version 2025-03-26 allows. It is nil
+	// in a single message.
 	Batch []*Message
 
-	// Related is the id, on the Conn that carries this message, of the request
-	// that this message belongs to; zero if unknown. It never travels to a
-	// client or a server.
+	// Related is the id, on the Conn that carries this message, of the request that the message
+	// belongs to; zero if unknown. It never travels to a client or a server.
 	Related ID
 
-	// Notes are what a reader of Params has found in them, for the next one who has
-	// this message. They never travel, and mean nothing here.
+	// Notes are the findings of an earlier reader of Params, for later readers. They never travel,
+	// and have no meaning in this package.
 	Notes any
 
-	// Headers are what the sender repeated of the params beside a request, by
-	// names in lower case: "mcp-param-region". Nil if the transport has no room
-	// for that; else, if nothing was repeated, empty. They never travel.
+	// Headers are the params that the sender repeated in headers of a request, by lower-case name:
+	// "mcp-param-region". They are nil if the transport has no headers, and empty if the sender
+	// repeated nothing. They never travel.
 	Headers map[string][]string
 
-	// From is who has sent a message, if the front end knows that of each; nil: whoever
-	// the session is of. It never travels.
+	// From is the sender of the message, if the front end identifies the sender of each message.
+	// Nil means the identity of the session. It never travels.
 	From *identity.Identity
 
-	// Trace is which trace the HTTP request was part of that brought a message; nil: it did
-	// not say, or nobody wants to know. It never travels.
+	// Trace is the trace context of the HTTP request that carried the message; nil if it had none,
+	// or if traces are off. It never travels.
 	Trace *TraceContext
 
-	// Refused is set in an error that a policy has answered with: a front end with
-	// statuses uses its own. It never travels.
+	// Refused is set in an error with which a policy answered, so that a front end can use its HTTP
+	// status. It never travels.
 	Refused *identity.Refusal
 }
 
-// A TraceContext says which trace a message is part of, as W3C Trace Context and W3C Baggage
-// write it in headers. Nobody has checked what it holds.
+// A TraceContext says which trace a message is part of, in the header formats of W3C Trace Context
+// and W3C Baggage. Its content is not validated.
 type TraceContext struct{ Parent, State, Baggage string }
 
 // NewRequest returns a request.
@@ -78,16 +77,16 @@ func NewResult(id ID, result json.RawMessage) *Message {
 	return &Message{ID: id, Result: result}
 }
 
-// NewError returns the response that answers id with err. With a zero id the
-// member is left out, since the commonest client refuses an id of null.
+// NewError returns the response that answers id with err. For a zero id it omits the member,
+// because the commonest client rejects an id of null.
 func NewError(id ID, err *Error) *Message {
 	return &Message{ID: id, Error: err.Raw()}
 }
 
-// Failure returns a response with err, whose id is still to be set.
+// Failure returns a response with err, without an id.
 func Failure(err *Error) *Message { return &Message{Error: err.Raw()} }
 
-// IsRequest reports whether m asks for a response.
+// IsRequest reports whether m is a request.
 func (m *Message) IsRequest() bool { return m.Method != "" && !m.ID.IsZero() }
 
 // IsNotification reports whether m is a notification.
@@ -96,8 +95,8 @@ func (m *Message) IsNotification() bool { return m.Method != "" && m.ID.IsZero()
 // IsResponse reports whether m is a result or an error.
 func (m *Message) IsResponse() bool { return m.Result != nil || m.Error != nil }
 
-// Append appends the JSON text of m to b and returns the longer slice. The text
-// holds no raw newline, so that it is a line of the stdio framing.
+// Append appends the JSON text of m to b and returns the longer slice. The text has no raw newline,
+// so it is a line of the stdio framing.
 func (m *Message) Append(b []byte) []byte {
 	if m.Batch != nil {
 		b = append(b, '[')
@@ -113,8 +112,8 @@ func (m *Message) Append(b []byte) []byte {
 	return append(appendLine(b, value), '}')
 }
 
-// appendHead appends the text of m up to its largest member, which is params,
-// result or error and stands last, so that [DecodeOwn] can take it unread.
+// appendHead appends the text of m up to its largest member: params, result or error. That comes
+// last, so that [DecodeOwn] can take it unread.
 func (m *Message) appendHead(b []byte) (value json.RawMessage, head []byte) {
 	if m.Batch != nil {
 		return nil, b
@@ -139,7 +138,7 @@ func (m *Message) appendHead(b []byte) (value json.RawMessage, head []byte) {
 	return nil, b
 }
 
-// Size returns about how many bytes m occupies, for bounds on queues.
+// Size returns the approximate memory of m in bytes, for bounds on queues.
 func (m *Message) Size() int {
 	n := 128 + len(m.Params) + len(m.Result) + len(m.Error) + len(m.Extra)
 	for _, e := range m.Batch {
@@ -148,8 +147,8 @@ func (m *Message) Size() int {
 	return n
 }
 
-// Len returns how many bytes the JSON text of m has: as many as Append appends, but for a
-// method that has to be escaped.
+// Len returns the length of the JSON text of m. It is the length of what Append appends, unless the
+// method needs escapes.
 func (m *Message) Len() int {
 	if m.Batch != nil {
 		n := 1 + max(len(m.Batch), 1)
@@ -176,8 +175,8 @@ func (m *Message) Len() int {
 	return n
 }
 
-// appendLine appends JSON text with its line breaks made spaces: inside strings
-// JSON allows none, elsewhere they mean nothing.
+// appendLine appends JSON text with its line breaks replaced by spaces. JSON does not allow line
+// breaks in strings, and elsewhere they have no meaning.
 func appendLine(b, text []byte) []byte {
 	if !hasBreak(text) {
 		return append(b, text...)
@@ -192,8 +191,8 @@ func appendLine(b, text []byte) []byte {
 	}
 }
 
-// hasBreak reports whether text has line breaks. Twice IndexByte is many times as
-// fast as once IndexAny.
+// hasBreak reports whether text has line breaks. Two calls of IndexByte are many times as fast as
+// one IndexAny.
 func hasBreak(text []byte) bool {
 	return bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// pipeDepth is how many messages a Pipe holds in each direction; then Send waits.
+// pipeDepth is how many messages a Pipe holds in each direction. When it is full, Send blocks.
 const pipeDepth = 64
 
 // A PipeConn is one end of a [Pipe].
@@ -17,9 +17,9 @@ type PipeConn struct {
 type pipeHalf struct {
 	messages chan *Message // never closed
 	ended    chan struct{} // closed by end: the sender sends no more
-	closed   chan struct{} // closed by close: one of both sides is gone
+	closed   chan struct{} // closed by close: one of the sides has closed
 
-	cause error // of closed, ErrClosed or wrapping it
+	cause error // of closed; is ErrClosed or wraps it
 
 	endOnce, closeOnce sync.Once
 }
@@ -36,8 +36,8 @@ func (h *pipeHalf) close(cause error) {
 	})
 }
 
-// Pipe returns two connected Conns in memory. What one sends the other receives,
-// the same Message. After one closes, the other still receives what was sent.
+// Pipe returns two connected Conns in memory. Recv of one returns the very Message that the other
+// one sent. After one closes, the other still receives what was sent before.
 func Pipe() (*PipeConn, *PipeConn) {
 	ab, ba := newPipeHalf(), newPipeHalf()
 	return &PipeConn{in: ba, out: ab}, &PipeConn{in: ab, out: ba}
@@ -45,7 +45,7 @@ func Pipe() (*PipeConn, *PipeConn) {
 
 // Recv implements [Conn].
 func (c *PipeConn) Recv() (*Message, error) {
-	select { // what was sent before the end comes first
+	select { // messages sent before the end come first
 	case m := <-c.in.messages:
 		return m, nil
 	default:
@@ -92,8 +92,8 @@ func (c *PipeConn) CloseWrite() { c.out.end() }
 // Close implements [Conn].
 func (c *PipeConn) Close() error { return c.CloseCause(nil) }
 
-// CloseCause is Close with what the other side's Recv then returns, after what
-// was sent before; see [CloseWith].
+// CloseCause is Close with the error that the other side's Recv then returns, after the messages
+// that were sent before; see [CloseWith].
 func (c *PipeConn) CloseCause(cause error) error {
 	c.in.close(ErrClosed)
 	c.out.close(Closed(cause))

@@ -7,75 +7,72 @@ import (
 	"time"
 )
 
-// queueAtOnce bounds what leaves a Queue together. What has not left can still be
-// cancelled without a trace.
+// queueAtOnce bounds how many messages leave a Queue together. A message that has not left can
+// still be cancelled without a trace.
 const queueAtOnce = 64
 
-// A Queue is a line of messages to one Conn. Putting never blocks: what may not wait is
-// put by force, what may be refused is refused, and who reads the messages that cause
-// others waits for room before it reads on. The order of what is put is the order of
-// what is sent.
+// A Queue holds messages that wait to be sent on one Conn, in order. Put never blocks, and may fail
+// when there is no room. Force never blocks and never fails for lack of room. A reader whose
+// messages cause others calls Wait before it reads on.
 //
-// All methods need L, the lock of its owner, to be held; Take, Next and Run, which take
-// it themselves, do not. That makes it one step for a message to leave and for its owner to
-// note that it was sent.
+// All methods need L, the lock of the Queue's owner, to be held, except Take, Next and Run, which
+// lock it themselves. So a message leaves, and its owner marks it as sent, in one step.
 type Queue struct {
 	L sync.Locker
 
 	more, room sync.Cond // on L
 	line       []Queued
-	held       []Queued // of a class that is held
+	held       []Queued // held back by Hold
 	hold       Class
-	waiting    int // for room
+	waiting    int // goroutines in Wait
 
 	state    queueState
 	err      error // of Finish or Close
 	paused   bool
-	conn     Conn // of Run
+	conn     Conn // of Run; nil without one
 	within   time.Duration
 	lastSays func() []*Message
-	late     *time.Timer // closes conn if the last words take too long
+	late     *time.Timer // closes conn if the last messages take too long
 }
 
 type queueState int // only moves forward
 
 const (
 	queueOpen      queueState = iota
-	queueFinishing            // takes no more; what is in line is sent
+	queueFinishing            // takes no more; sends what is left
 	queueClosed
 )
 
-// Queued is a message in a Queue.
+// A Queued is a message in a Queue.
 type Queued struct {
 	*Message
-	Room  *Room   // that it takes; nil for none, if something else bounds it
-	Class Class   // zero is never held
-	Of    Leaving // is asked when the message is to leave; nil for what is sent in any case
+	Room  *Room   // the room that it takes; nil if something else bounds it
+	Class Class   // zero: Hold never holds it back
+	Of    Leaving // asked when the message is about to leave; nil: always sent
 }
 
-// Leaving is who a message belongs to.
+// Leaving is the owner of a message.
 type Leaving interface {
-	// Leave is called with the lock held when it is the message's turn. It reports
-	// whether the message is still to be sent, and notes that it counts as sent if so.
+	// Leave is called with the lock held when it is the message's turn. It reports whether the
+	// message is still to be sent; if so, it marks the message as sent.
 	Leave() bool
 }
 
-// A Class is a set of kinds of messages, as bits that the owner of a Queue gives a
-// meaning.
+// A Class is a set of kinds of messages, as bits that the owner of a Queue defines.
 type Class uint8
 
-// A Room is how much of a Queue one owner may fill. It is guarded by the Queue's lock.
+// A Room bounds how much of a Queue one owner may fill. The Queue's lock guards it.
 type Room struct {
-	Messages, Bytes int // bounds; zero means none. A message that is alone may be larger
+	Messages, Bytes int // bounds; zero means none. A single message may exceed Bytes
 
-	// Told hears of the bytes that come and, as less than zero, of those that go, but not of
-	// those that a Queue still holds when it is closed. Nil: nobody does. It must not wait.
+	// Told is called with the number of bytes that enter and, negative, that leave, but not for
+	// those that a Queue still holds when it is closed. Nil: not called. It must not block.
 	Told func(bytes int)
 
 	messages, bytes int
 }
 
-// fits reports whether one more message has room, in so many times as much as there is.
+// fits reports whether one more message fits into times as much room.
 func (r *Room) fits(size, times int) bool {
 	return r == nil || (r.Messages == 0 || r.messages < times*r.Messages) &&
 		(r.Bytes == 0 || r.messages == 0 || r.bytes+size <= times*r.Bytes)
@@ -98,8 +95,8 @@ func NewQueue(l sync.Locker) *Queue {
 	return q
 }
 
-// Put puts m in line. It returns [ErrFull] if its Room has none, and after Finish or
-// Close the error that was given there.
+// Put queues m. It returns [ErrFull] if its Room is full, and after Finish or Close the error given
+// there.
 func (q *Queue) Put(m Queued) error {
 	if q.err != nil {
 		return q.err
@@ -111,8 +108,7 @@ func (q *Queue) Put(m Queued) error {
 	return nil
 }
 
-// Force puts m in line, whether there is room or not. After Finish or Close it returns the
-// error.
+// Force queues m even if its Room is full. After Finish or Close it returns the error given there.
 func (q *Queue) Force(m Queued) error {
 	if q.err == nil {
 		q.add(m)
@@ -132,14 +128,14 @@ func (q *Queue) add(m Queued) {
 	q.more.Signal()
 }
 
-// Wait waits until r has room, or less than so many times as much is in use: a factor
-// above 1 is spare room, for what must hardly ever wait. It returns an error once the
-// Queue takes no more.
+// Wait waits until r has room, or until less than times its bounds is in use: a factor above 1 is
+// spare room for messages that should hardly ever wait. It returns an error once the Queue takes no
+// more.
 func (q *Queue) Wait(r *Room, times int) error {
 	return q.WaitContext(context.Background(), r, times)
 }
 
-// WaitContext is Wait, but it returns the error of ctx if that is done first.
+// WaitContext is Wait, but returns the error of ctx if ctx ends first.
 func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
 	for !q.Roomy(r, times) {
 		if err := ctx.Err(); err != nil {
@@ -158,13 +154,13 @@ func (q *Queue) WaitContext(ctx context.Context, r *Room, times int) error {
 	return q.err
 }
 
-// Roomy reports whether Wait would not wait.
+// Roomy reports whether Wait would return at once.
 func (q *Queue) Roomy(r *Room, times int) bool { return q.err != nil || q.paused || r.fits(1, times) }
 
-// Err returns why the Queue takes no more; nil as long as it does.
+// Err returns why the Queue takes no more; nil while it does.
 func (q *Queue) Err() error { return q.err }
 
-// Hold keeps back the messages of a class from now on, also those that are in line.
+// Hold holds back the messages of a class from now on, including those that are queued already.
 func (q *Queue) Hold(c Class) {
 	q.hold |= c
 	q.line = slices.DeleteFunc(q.line, func(m Queued) bool {
@@ -176,7 +172,7 @@ func (q *Queue) Hold(c Class) {
 	})
 }
 
-// Release lets go what Hold keeps back of a class, behind first.
+// Release sends first and then the messages of a class that Hold held back.
 func (q *Queue) Release(c Class, first ...*Message) {
 	q.hold &^= c
 	for _, m := range first {
@@ -192,7 +188,7 @@ func (q *Queue) Release(c Class, first ...*Message) {
 	q.more.Signal()
 }
 
-// Drop takes out what is not wanted, sent or held, as if it had never been put.
+// Drop removes the unwanted messages, queued or held, as if they had never been put.
 func (q *Queue) Drop(unwanted func(Queued) bool) {
 	drop := func(m Queued) bool {
 		if !unwanted(m) {
@@ -205,10 +201,9 @@ func (q *Queue) Drop(unwanted func(Queued) bool) {
 	q.freed()
 }
 
-// Finish lets nothing in any more, because of err. Run sends what is in line, asks for
-// the last words if last is not nil, sends them and returns: then the Conn is to be closed
-// or half-closed. What is held is not sent. If all that takes longer than within, Run's
-// Conn is closed, with err.
+// Finish makes the Queue take no more, because of err. Run sends what is queued, then the result of
+// last unless that is nil, and returns: then the Conn is to be closed or half-closed. Held messages
+// are not sent. If all that takes longer than within, Run's Conn is closed with err.
 func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) {
 	if q.state != queueOpen {
 		return
@@ -219,7 +214,7 @@ func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) 
 	q.room.Broadcast()
 }
 
-// bound starts the time of the last words, once there is a Conn and an end.
+// bound starts the timer of the last messages, once there is a Conn and Finish was called.
 func (q *Queue) bound() {
 	if c := q.conn; c != nil && q.state == queueFinishing && q.late == nil {
 		cause := q.err
@@ -227,7 +222,7 @@ func (q *Queue) bound() {
 	}
 }
 
-// Close drops everything and lets nothing in any more. The first error counts.
+// Close drops everything and makes the Queue take no more. The first error counts.
 func (q *Queue) Close(err error) {
 	if q.state == queueClosed {
 		return
@@ -240,18 +235,18 @@ func (q *Queue) Close(err error) {
 	q.room.Broadcast()
 }
 
-// Pause, if on, makes Run return, at once if it is called after that. What is in line waits
-// until Pause is off, for the next Run; nobody waits for room meanwhile.
+// Pause(true) makes Run return, at once if it is called later. Queued messages wait for the next
+// Run after Pause(false). Meanwhile Wait does not block.
 func (q *Queue) Pause(on bool) {
 	q.paused = on
 	q.more.Broadcast()
 	q.room.Broadcast()
 }
 
-// Len returns how many messages wait, held ones too.
+// Len returns the number of messages, including held ones.
 func (q *Queue) Len() int { return len(q.line) + len(q.held) }
 
-// Bytes returns how many bytes wait, those of held messages too.
+// Bytes returns the size of all messages, including held ones.
 func (q *Queue) Bytes() (n int) {
 	for _, m := range q.line {
 		n += m.Size()
@@ -262,13 +257,14 @@ func (q *Queue) Bytes() (n int) {
 	return n
 }
 
-// Take waits for messages, takes them and appends them to batch: nobody else may Take or
-// Run. At the end it returns the error of Finish or Close; after Finish all is taken.
+// Take waits for messages, takes them and appends them to batch. Only one goroutine may call Take
+// or Run. At the end Take returns the error of Finish or Close; after Finish it first takes all
+// that is left.
 func (q *Queue) Take(batch []*Message) ([]*Message, error) {
 	return q.takeUpTo(queueAtOnce, batch)
 }
 
-// Next is Take for one message: all others can still be cancelled without a trace.
+// Next is Take for one message, so that all others can still be cancelled without a trace.
 func (q *Queue) Next() (*Message, error) {
 	var one [1]*Message
 	got, err := q.takeUpTo(1, one[:0])
@@ -294,7 +290,7 @@ func (q *Queue) takeUpTo(limit int, batch []*Message) ([]*Message, error) {
 	}
 }
 
-// take takes the first messages; none, if nobody wants them any more.
+// take takes the first messages. It takes none if their owners no longer want them.
 func (q *Queue) take(limit int, batch []*Message) []*Message {
 	n := min(len(q.line), limit)
 	for _, m := range q.line[:n] {
@@ -310,16 +306,15 @@ func (q *Queue) take(limit int, batch []*Message) []*Message {
 	return batch
 }
 
-// freed wakes who waits for room.
+// freed wakes goroutines that wait for room.
 func (q *Queue) freed() {
 	if q.waiting > 0 {
 		q.room.Broadcast()
 	}
 }
 
-// Run owns Send of c until the end. It returns nil after Finish, when all that was to be
-// sent is, and after Pause; else the error of Close, or of Send, of which the Queue's owner
-// makes what it likes.
+// Run owns Send of c until the end. It returns nil after Pause, and after Finish once everything
+// was sent. Otherwise it returns the error of Close or Send.
 func (q *Queue) Run(c Conn) error {
 	q.L.Lock()
 	q.conn = c
@@ -345,21 +340,21 @@ func (q *Queue) send(c Conn) error {
 		if err := SendAll(c, batch); err != nil {
 			return Closed(err)
 		}
-		clear(batch) // keep no message alive while there are none
+		clear(batch) // do not keep messages alive while idle
 	}
 }
 
-// finish sends the last words, unless the Queue was closed or paused.
+// finish sends the last messages, unless the Queue was closed or paused.
 func (q *Queue) finish(c Conn) error {
 	q.L.Lock()
 	state, paused, last := q.state, q.paused, q.lastSays
 	q.L.Unlock()
 	switch {
 	case state == queueClosed:
-		return q.err // which nobody changes any more
+		return q.err // which does not change any more
 	case state == queueOpen || paused:
 		return nil
-	case last == nil: // whoever closes the Conn may have a cause to tell
+	case last == nil: // whoever closes the Conn may have a cause to send
 		return nil
 	}
 	if words := last(); len(words) > 0 {

@@ -5,10 +5,9 @@ import "github.com/go-json-experiment/json/jsontext"
 // maxScannedID bounds the id that an idScanner keeps, in bytes.
 const maxScannedID = 256
 
-// An idScanner finds the top-level id in bytes that are too many to keep or are
-// not valid JSON, so that the reply's request need not wait for ever. It holds
-// no more than a key or an id. TypeScript servers write the id last, so it looks
-// at every byte.
+// An idScanner finds the top-level id in bytes that are too many to keep or are not valid JSON, so
+// that the request that they answer need not wait for ever. It keeps at most a key or an id.
+// TypeScript servers write the id last, so it looks at every byte.
 type idScanner struct {
 	depth    int
 	inString bool
@@ -89,7 +88,7 @@ func (s *idScanner) endKey() {
 }
 
 func (s *idScanner) endValue() {
-	// The id may go back to the sender, so it must be JSON even if the rest is not.
+	// The id may be sent back, so it must be JSON even if the rest is not.
 	if s.key == "id" && len(s.token) <= maxScannedID && jsontext.Value(s.token).IsValid() {
 		if id, ok := ParseID(s.token); ok {
 			s.id = id
@@ -98,8 +97,7 @@ func (s *idScanner) endValue() {
 	s.key, s.token = "", s.token[:0]
 }
 
-// scanID returns what an idScanner finds in data: the top-level id and whether
-// data is a response rather than a request.
+// scanID returns what an idScanner finds in data: the top-level id, and whether data is a response.
 func scanID(data []byte) (ID, bool) {
 	var s idScanner
 	s.Write(data)

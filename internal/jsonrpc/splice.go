@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Span is where a value stands in a JSON text. The zero Span is "absent".
+// A Span is the position of a value in a JSON text. The zero Span means "absent".
 type Span struct{ Start, End int }
 
 // IsZero reports whether the value is absent.
@@ -32,11 +32,10 @@ type Edit struct {
 	With []byte
 }
 
-// Find sets out[i] to where the value of keys[i] stands among the members of
-// the object that in covers (all of doc, if in is zero), as offsets into doc. A
-// value that is not an object has no members. It is an error if one of the keys
-// occurs twice, or beside or instead of it a key that differs from it only in
-// case: those are keys whose meaning must be the same to everybody.
+// Find sets out[i] to the position of the value of keys[i] among the members of the object that in
+// covers (all of doc if in is zero), as offsets into doc. A value that is not an object has no
+// members. It returns an error if one of the keys occurs twice, or if there is a key that differs
+// from it only in case: all readers must agree on these keys.
 func Find(doc []byte, in Span, out []Span, keys ...string) error {
 	clear(out)
 	var strict error
@@ -50,8 +49,8 @@ func Find(doc []byte, in Span, out []Span, keys ...string) error {
 	return errors.Join(err, strict)
 }
 
-// Search is [Find] for who wants to know which key has a fault: found is called for each
-// member that has one of keys, with where its value stands, or with why it is refused.
+// Search is [Find] for callers that need to know which key is at fault. It calls found for each
+// member that has one of keys, with the position of its value, or with why it is rejected.
 func Search(doc []byte, in Span, keys []string, found func(i int, value Span, bad error)) error {
 	if in.IsZero() {
 		in.End = len(doc)
@@ -61,7 +60,7 @@ func Search(doc []byte, in Span, keys []string, found func(i int, value Span, ba
 		return nil
 	}
 	base := in.End - len(obj)
-	var seen uint64 // of keys, of which nobody has more than 64
+	var seen uint64 // bits of keys, of which there are at most 64
 	return each(obj, func(key []byte, _, value Span) {
 		i, bad := match(key, keys)
 		if i < 0 {
@@ -77,16 +76,15 @@ func Search(doc []byte, in Span, keys []string, found func(i int, value Span, ba
 	})
 }
 
-// Member returns the value of one key of an object, nil if it is absent. It is
-// as strict as [Find].
+// Member returns the value of one key of an object, nil if it is absent. It is as strict as [Find].
 func Member(doc json.RawMessage, key string) (json.RawMessage, error) {
 	var at [1]Span
 	err := Find(doc, Span{}, at[:], key)
 	return at[0].Of(doc), err
 }
 
-// Replace returns doc with the edits made; doc itself stays as it is, and is returned if
-// there are none. Edits must not overlap; one with a zero Span is left out.
+// Replace returns doc with the edits made. It does not change doc, and returns it if there are no
+// edits. Edits must not overlap. Those with a zero Span are ignored.
 func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {
 	edits = slices.DeleteFunc(edits, func(e Edit) bool { return e.IsZero() })
 	if len(edits) == 0 {
@@ -108,7 +106,7 @@ func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {
 // Elements returns the elements of a JSON array, each aliasing doc.
 func Elements(doc json.RawMessage) ([]json.RawMessage, error) { return elements(doc, len(doc)) }
 
-// elements stops after more than limit elements, without a look at the rest.
+// elements stops after limit+1 elements and does not look at the rest.
 func elements(doc []byte, limit int) ([]json.RawMessage, error) {
 	w := newWalker(doc)
 	defer w.free()
@@ -128,8 +126,8 @@ func elements(doc []byte, limit int) ([]json.RawMessage, error) {
 	return elements, w.end(doc)
 }
 
-// Each calls fn for every member of a JSON object, in order, with the decoded
-// key and the value, which aliases doc. It is not strict about keys.
+// Each calls fn for every member of a JSON object, in order, with the decoded key and the value,
+// which aliases doc. It is not strict about keys.
 func Each(doc json.RawMessage, fn func(key string, value json.RawMessage)) error {
 	return each(doc, func(key []byte, _, value Span) { fn(string(key), value.Of(doc)) })
 }
@@ -140,7 +138,7 @@ func Quote(s string) json.RawMessage {
 	return text
 }
 
-// Unquote returns the value of a JSON string; false if text is none.
+// Unquote returns the value of a JSON string; false if text is not one.
 func Unquote(text json.RawMessage) (string, bool) {
 	n := len(text)
 	if n < 2 || text[0] != '"' {
@@ -154,8 +152,8 @@ func Unquote(text json.RawMessage) (string, bool) {
 	return string(s), err == nil || len(s) > 0
 }
 
-// match returns the index of key among keys, -1 if it is none of them, with an
-// error if it is one of them but for case.
+// match returns the index of key among keys, -1 if it is none of them. It returns an error if only
+// the case differs.
 func match(key []byte, keys []string) (int, error) {
 	for i, k := range keys {
 		if string(key) == k {
@@ -172,8 +170,8 @@ func match(key []byte, keys []string) (int, error) {
 
 func duplicateKey(key string) error { return fmt.Errorf("duplicate key %q", key) }
 
-// each calls fn for every member of the object doc: its decoded key, the span of
-// the whole member, and that of its value.
+// each calls fn for every member of the object doc: the decoded key, the span of the whole member,
+// and that of its value.
 func each(doc []byte, fn func(key []byte, member, value Span)) error {
 	w := newWalker(doc)
 	defer w.free()
@@ -199,7 +197,7 @@ func each(doc []byte, fn func(key []byte, member, value Span)) error {
 	return w.end(doc)
 }
 
-// valid returns what keeps doc from being one JSON value.
+// valid returns why doc is not one JSON value, nil if it is.
 func valid(doc []byte) error {
 	w := newWalker(doc)
 	defer w.free()
@@ -209,8 +207,8 @@ func valid(doc []byte) error {
 	return w.end(doc)
 }
 
-// A walker is a pooled tokenizer over bytes. Strictness about duplicate names
-// and UTF-8 is the caller's: deep inside a result everything passes.
+// A walker is a pooled tokenizer over bytes. It accepts duplicate names and invalid UTF-8, because
+// deep inside a result everything passes; its users are strict where they must be.
 type walker struct {
 	jsontext.Decoder
 	buf bytes.Buffer
@@ -218,7 +216,7 @@ type walker struct {
 
 var walkers = sync.Pool{New: func() any { return new(walker) }}
 
-// lenient is a variable so that its slice is made once.
+// lenient is a variable, so that its slice is allocated once.
 var lenient = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 func newWalker(doc []byte) *walker {
@@ -229,12 +227,12 @@ func newWalker(doc []byte) *walker {
 }
 
 func (w *walker) free() {
-	w.buf = bytes.Buffer{} // keep no message alive
+	w.buf = bytes.Buffer{} // do not keep the message alive
 	w.Reset(&w.buf)
 	walkers.Put(w)
 }
 
-// value reads one value or name and returns where it stands.
+// value reads one value or name and returns its position.
 func (w *walker) value() (Span, error) {
 	v, err := w.ReadValue()
 	if err != nil {
@@ -244,7 +242,7 @@ func (w *walker) value() (Span, error) {
 	return Span{end - len(v), end}, nil
 }
 
-// end reads the closing bracket; nothing may follow it.
+// end reads the closing bracket, and checks that nothing follows it.
 func (w *walker) end(doc []byte) error {
 	if w.StackDepth() > 0 {
 		if _, err := w.ReadToken(); err != nil {
@@ -257,7 +255,7 @@ func (w *walker) end(doc []byte) error {
 	return nil
 }
 
-// syntax makes a tokenizer's error short and free of content.
+// syntax makes a tokenizer's error short and removes content of the message.
 func syntax(err error) error {
 	if err == nil {
 		return nil

@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// Why a Table or a Queue takes no more. Beside these there is the error of Close.
+// Errors of Add and Put, besides the error of Close.
 var (
 	ErrInUse = errors.New("the id is in use")
 	ErrFull  = errors.New("too many at a time")
 )
 
-// A Table holds what waits to be settled, by id. It is bounded, and it remembers the
-// order in which entries came. Whoever takes an entry out settles it, and nobody else
-// does: an entry is taken once.
+// A Table holds entries that wait to be settled, by id. It is bounded, and keeps the order in which
+// entries were added. An entry is taken out once. Whoever takes it settles it, and nobody else
+// does.
 //
-// A Table has no lock: the lock of its owner guards it, together with what else must
-// change in the same step. The zero value is an empty Table without a bound.
+// A Table has no lock. The lock of its owner guards it, together with state that must change in the
+// same step. The zero value is an empty Table without a bound.
 type Table[K, V comparable] struct {
 	Max int // entries at a time; zero means no bound
 
@@ -31,8 +31,8 @@ type tableEntry[V comparable] struct {
 	order uint64
 }
 
-// Add enters v under k. It returns [ErrInUse] if k is taken, [ErrFull] if there is no
-// room, and after Close the error that was given there.
+// Add enters v under k. It returns [ErrInUse] if k is taken, [ErrFull] if the Table is full, and
+// after Close the error given there.
 func (t *Table[K, V]) Add(k K, v V) error {
 	if t.closed != nil {
 		return t.closed
@@ -51,17 +51,16 @@ func (t *Table[K, V]) Add(k K, v V) error {
 	return nil
 }
 
-// Get returns what is entered under k; the zero V if nothing is.
+// Get returns the entry under k; the zero V if there is none.
 func (t *Table[K, V]) Get(k K) V { return t.entries[k].value }
 
-// Has reports whether the very entry v is in the Table under k.
+// Has reports whether the entry under k is v itself.
 func (t *Table[K, V]) Has(k K, v V) bool {
 	e, ok := t.entries[k]
 	return ok && e.value == v
 }
 
-// Take takes v out and reports whether it was there. Another entry that has reused k
-// stays.
+// Take takes v out and reports whether it was there. Another entry that has reused k stays.
 func (t *Table[K, V]) Take(k K, v V) bool {
 	if !t.Has(k, v) {
 		return false
@@ -70,7 +69,7 @@ func (t *Table[K, V]) Take(k K, v V) bool {
 	return true
 }
 
-// TakeKey takes out what is entered under k.
+// TakeKey takes out the entry under k.
 func (t *Table[K, V]) TakeKey(k K) (v V, ok bool) {
 	e, ok := t.entries[k]
 	if ok {
@@ -79,8 +78,8 @@ func (t *Table[K, V]) TakeKey(k K) (v V, ok bool) {
 	return e.value, ok
 }
 
-// TakeIf takes out all entries for which want reports true, and returns them in the
-// order in which they came. A nil want takes all.
+// TakeIf takes out all entries for which want returns true, and returns them in the order in which
+// they were added. A nil want takes all.
 func (t *Table[K, V]) TakeIf(want func(V) bool) []V {
 	var taken []V
 	for _, k := range t.keys(want) {
@@ -90,8 +89,8 @@ func (t *Table[K, V]) TakeIf(want func(V) bool) []V {
 	return taken
 }
 
-// All returns the entries for which want reports true, in the order in which they came. A
-// nil want returns all.
+// All returns the entries for which want returns true, in the order in which they were added. A nil
+// want returns all.
 func (t *Table[K, V]) All(want func(V) bool) []V {
 	var all []V
 	for _, k := range t.keys(want) {
@@ -100,7 +99,7 @@ func (t *Table[K, V]) All(want func(V) bool) []V {
 	return all
 }
 
-// Any reports whether want reports true for an entry. The order is any.
+// Any reports whether want returns true for an entry. It calls want in no particular order.
 func (t *Table[K, V]) Any(want func(V) bool) bool {
 	for _, e := range t.entries {
 		if want(e.value) {
@@ -110,8 +109,8 @@ func (t *Table[K, V]) Any(want func(V) bool) bool {
 	return false
 }
 
-// Each calls fn with all entries, in the order in which they came, until fn reports
-// false. fn may take entries out. Each is an iterator: for k, v := range t.Each.
+// Each calls fn with all entries, in the order in which they were added, until fn returns false. fn
+// may take entries out. Each is an iterator: for k, v := range t.Each.
 func (t *Table[K, V]) Each(fn func(k K, v V) bool) {
 	for _, k := range t.keys(nil) {
 		if e, ok := t.entries[k]; ok && !fn(k, e.value) {
@@ -120,10 +119,9 @@ func (t *Table[K, V]) Each(fn func(k K, v V) bool) {
 	}
 }
 
-// Newest returns the entry that came last of those for which want reports true; a nil
-// want means all.
+// Newest returns the last-added entry for which want returns true; a nil want means all.
 func (t *Table[K, V]) Newest(want func(V) bool) (k K, v V, ok bool) {
-	var order uint64 // no entry has zero
+	var order uint64 // orders start at 1
 	for key, e := range t.entries {
 		if e.order > order && (want == nil || want(e.value)) {
 			k, v, order = key, e.value, e.order
@@ -132,9 +130,8 @@ func (t *Table[K, V]) Newest(want func(V) bool) (k K, v V, ok bool) {
 	return k, v, order > 0
 }
 
-// keys returns the keys of the entries that are wanted, the oldest entry's first. To sort
-// is cheaper than to keep an order: entries come and go for each call, and all of them are
-// looked at when something ends.
+// keys returns the keys of the wanted entries, oldest first. It sorts, because keeping an order
+// would cost more: entries come and go with each call, but are listed only when something ends.
 func (t *Table[K, V]) keys(want func(V) bool) []K {
 	var keys []K
 	for k, e := range t.entries {
@@ -149,8 +146,8 @@ func (t *Table[K, V]) keys(want func(V) bool) []K {
 // Len returns the number of entries.
 func (t *Table[K, V]) Len() int { return len(t.entries) }
 
-// Close takes out everything, in the order in which it came, and lets nothing in any
-// more: Add returns err, which must not be nil. The first Close counts.
+// Close takes out everything, in the order in which it was added. Later Adds return err, which must
+// not be nil. The first Close counts.
 func (t *Table[K, V]) Close(err error) []V {
 	if t.closed == nil {
 		t.closed = err

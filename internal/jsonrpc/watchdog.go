@@ -2,20 +2,20 @@ package jsonrpc
 
 import "time"
 
-// A Watchdog decides when a silent peer is gone. It takes no peer for gone because this process
-// did not run, stopped or frozen: what the peer said meanwhile waits to be read. So a look that
-// comes late begins the silence anew, and one that finds the peer gone is followed by another.
+// A Watchdog decides when a silent peer is gone. If this process itself was stopped or frozen, what
+// the peer sent meanwhile still waits to be read. So a Look that comes late restarts the silence,
+// and a Look that finds the peer gone is confirmed by another one.
 type Watchdog struct {
-	Every time.Duration // between two looks
-	Dead  time.Duration // is a peer after this silence, a multiple of Every
+	Every time.Duration // between two calls of Look
+	Dead  time.Duration // the silence after which a peer is gone; a multiple of Every
 
 	due   time.Time // the next look; zero before the first
-	awake time.Time // since then this process runs, as far as is known
-	doubt bool      // the last look found the peer gone
+	awake time.Time // this process has been running since then, as far as is known
+	doubt bool      // the last Look found the peer gone
 }
 
-// Look is called when a wait is over, and returns the next; zero: the peer is gone. Silence is
-// how long nothing has come from it.
+// Look is called when a wait is over, and returns the next wait; zero means that the peer is gone.
+// silence is the time since the peer last sent something.
 func (v *Watchdog) Look(now time.Time, silence time.Duration) (wait time.Duration) {
 	if !v.due.IsZero() && now.Sub(v.due) >= v.Every {
 		v.awake = now
