@@ -7,30 +7,31 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// ErrCancelled is why a call is not sent that was cancelled before, or whose request was.
+// ErrCancelled means that a call was not sent because it, or its request, had been cancelled.
 var ErrCancelled = errors.New("cancelled")
 
 // A Call is a request of this side.
 type Call struct {
 	// Static once it is sent.
-	ID      jsonrpc.ID // minted; its text is the progress token, too
+	ID      jsonrpc.ID // minted; its text is also the progress token
 	Method  string
-	For     *Request   // that it is made for; nil for a call of this side's own
-	Related jsonrpc.ID // the other side's request that it belongs to; for its cancellation
-	Works   bool       // the other side may have to ask something before it answers; see [Request.Mark]
-	Task    string     // that it is about; "" for none
-	Owner   any        // whose it is, where several have calls at one Peer; see [Request.Mark]
+	For     *Request   // the request that it serves; nil for a call of this side's own
+	Related jsonrpc.ID // the other side's request that it belongs to; its cancellation repeats it
+	Works   bool       // the other side may have questions before it answers; see [Request.Mark]
+	Task    string     // the task that it is about; "" for none
+	Owner   any        // its owner, if several share the Peer; see [Request.Mark]
 	Value   any        // the owner's
 
-	First bool          // it is sent though what is of its class is held
+	First bool          // it is not held back with its class
 	Room  *jsonrpc.Room // in the queue; nil for the Peer's own
 
-	// Done is called once, unless Cancel or Take has taken the call: with the response, or
-	// with the end of the Peer. If it is nil nobody waits.
+	// Done is called once, with the response or with the end of the Peer, but not if Cancel or Take
+	// has taken the call. If it is nil nobody waits.
 	Done func(answer *jsonrpc.Message, lost *Lost)
 
-	// Progress is called with each progress notification of the call; at is where its
-	// token stands in the params. If it is nil [Options.Notified] is.
+	// Progress is called with each progress notification of the call. at is the position of the
+	// token in the params. If Progress is nil, [Options.Progress] is called, or else
+	// [Options.Notified].
 	Progress func(m *jsonrpc.Message, at jsonrpc.Span)
 
 	p      *Peer
@@ -39,20 +40,20 @@ type Call struct {
 
 	// Guarded by Peer.mu.
 	over   bool // taken, or never to be sent
-	heard  bool // taken by the response, and joined by Forward
+	heard  bool // taken by its response, and joined by Forward
 	sent   bool // its write has begun
 	marked bool // see Request.Mark
 }
 
-// NewCall returns a call that is to be sent.
+// NewCall returns a call, which Send sends.
 func (p *Peer) NewCall(method string) *Call {
 	n := p.minted.Add(1)
 	return &Call{ID: jsonrpc.IntID(n), Method: method, p: p, n: n}
 }
 
-// Send enters the call into the table, and m into the queue under its id and method. If it
-// returns an error, it has not, and nobody is told: [jsonrpc.ErrFull], [ErrCancelled], or
-// the end of the Peer. m must be nobody else's.
+// Send enters the call into the table and queues m with the call's id and method. If it returns an
+// error it has done neither, and does not call Done: [jsonrpc.ErrFull], [ErrCancelled], or the end
+// of the Peer. m must belong to the call alone.
 func (c *Call) Send(m *jsonrpc.Message) error {
 	m.ID, m.Method = c.ID, c.Method
 	p := c.p
@@ -83,7 +84,7 @@ func (c *Call) Leave() bool {
 	return true
 }
 
-// Take takes the call out, so that Done is not called, and reports whether it was there.
+// Take takes the call, so that Done is not called, and reports whether it was still open.
 func (c *Call) Take() bool {
 	c.p.mu.Lock()
 	taken := c.takeLocked()
@@ -100,8 +101,7 @@ func (c *Call) takeLocked() bool {
 	return c.p.calls.Take(c.n, c) && !was
 }
 
-// Recall takes the call out if it was not sent, so that it never is, and reports whether
-// it has.
+// Recall takes the call if it was not sent yet, so that it never is, and reports whether it did.
 func (c *Call) Recall() bool {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
@@ -122,16 +122,16 @@ func (c *Call) Sent() bool {
 	return c.sent
 }
 
-// Cancel takes the call out, and tells the other side if it was sent there. It reports
-// whether the call was still open; then Done is not called.
+// Cancel takes the call, and sends a cancellation if the call was sent. It reports whether the call
+// was still open. Done is not called.
 func (c *Call) Cancel(reason string) bool { return c.cancel(mcp.Cancellation(c.ID, reason), false) }
 
-// CancelWith is Cancel with a notification of the caller's, who has taken the request that
-// the call is made for. If its response has come and has not found that request yet, it will
-// be nobody's: the other side hears of the cancellation all the same.
+// CancelWith is Cancel with the caller's own notification. The caller has taken the request that
+// the call serves. If the response has already taken the call but has not found the request yet,
+// the response will be dropped, and so the cancellation is sent nevertheless.
 func (c *Call) CancelWith(m *jsonrpc.Message) bool { return c.cancel(m, true) }
 
-// cancel is Cancel, or CancelWith if the caller has taken the request.
+// cancel is Cancel, or CancelWith if forRequest is set.
 func (c *Call) cancel(m *jsonrpc.Message, forRequest bool) bool {
 	c.p.mu.Lock()
 	taken := c.takeLocked()
@@ -145,16 +145,16 @@ func (c *Call) cancel(m *jsonrpc.Message, forRequest bool) bool {
 	return taken
 }
 
-// tellLocked cancels a call that was sent, at the other side.
+// tellLocked sends the cancellation of a sent call.
 func (c *Call) tellLocked(m *jsonrpc.Message) {
 	if c.marked || c.Method == mcp.MethodInitialize { // which must not be cancelled
 		return
 	}
 	m.Related = c.Related
-	c.p.out.Force(jsonrpc.Queued{Message: m}) // there are no more of them than calls
+	c.p.out.Force(jsonrpc.Queued{Message: m}) // their number is bounded by that of calls
 }
 
-// settle tells who waits for a call that was taken.
+// settle reports the end of a taken call to its Watcher and its Done.
 func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
 	c.ends(answer, lost)
 	if c.Done != nil {
@@ -162,9 +162,9 @@ func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
 	}
 }
 
-// ends tells who watches that a call is over which was taken.
+// ends reports the end of a taken call to the Watcher.
 func (c *Call) ends(answer *jsonrpc.Message, lost *Lost) {
-	if w := c.p.o.Watch; w != nil && c.sent { // nobody changes that any more
+	if w := c.p.o.Watch; w != nil && c.sent { // sent does not change any more
 		w.Over(c, answer, lost)
 	}
 }
@@ -180,7 +180,7 @@ func (p *Peer) answered(m *jsonrpc.Message) {
 	}
 }
 
-// takeAnswered takes the call out that a response of that id answers; nil for none.
+// takeAnswered takes the call that a response with that id answers; nil for none.
 func (p *Peer) takeAnswered(id jsonrpc.ID) *Call {
 	n, ok := id.Answered()
 	if !ok {
@@ -196,7 +196,7 @@ func (p *Peer) takeAnswered(id jsonrpc.ID) *Call {
 	return c
 }
 
-// Call returns the open call that the other side knows by that id; nil for none.
+// Call returns the open call with that id; nil for none.
 func (p *Peer) Call(id jsonrpc.ID) *Call {
 	n, ok := id.Answered()
 	if !ok {
@@ -207,16 +207,16 @@ func (p *Peer) Call(id jsonrpc.ID) *Call {
 	return p.calls.Get(n)
 }
 
-// Calls returns the open calls for which want reports true, which is called with the lock
-// held; the oldest is first.
+// Calls returns the open calls for which want returns true, oldest first. want is called with the
+// lock held.
 func (p *Peer) Calls(want func(c *Call) bool) []*Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.calls.All(want)
 }
 
-// TakeCalls takes out the open calls for which want reports true, which is called with the
-// lock held. They are the caller's to settle.
+// TakeCalls takes the open calls for which want returns true. want is called with the lock held.
+// The caller must settle them.
 func (p *Peer) TakeCalls(want func(c *Call) bool) []*Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Finish lets nothing be sent any more, because of err, but what waits already, for which
-// there is so much time. Then the Conn ends, with err as the cause.
+// Finish makes the Peer send nothing more, because of err, except for what is queued. Then, or
+// after within, the Conn ends with err as the cause.
 func (p *Peer) Finish(err error, within time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Finish(err, within, nil)
 }
 
-// HalfClose lets nothing be sent any more, because of err, but what waits already. Then the
-// Conn is half-closed, and Run goes on until the other side has ended, too.
+// HalfClose makes the Peer send nothing more, because of err, except for what is queued. Then it
+// half-closes the Conn, and Run continues until the other side has ended, too.
 func (p *Peer) HalfClose(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -24,14 +24,14 @@ func (p *Peer) HalfClose(err error) {
 	p.out.Finish(err, math.MaxInt64, func() []*jsonrpc.Message { return nil })
 }
 
-// A drain is how a Peer drains.
+// A drain is the argument of Drain.
 type drain struct {
 	cause  error
 	within time.Duration
 }
 
-// Drain refuses new requests from now on. When all that are open are answered and the
-// answers are written, for which there is so much time, the Conn ends, with err as the cause.
+// Drain refuses new requests from now on. When all open requests have been answered and the answers
+// written, for which within is the limit, the Conn ends with err as the cause.
 func (p *Peer) Drain(err error, within time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,13 +47,13 @@ func (p *Peer) drainedLocked() {
 	}
 }
 
-// Lost is the end of a Peer, as a call sees it.
+// A Lost is the end of a Peer as one of its calls sees it.
 type Lost struct {
 	End   *jsonrpc.ClosedError
 	Phase jsonrpc.Phase
 }
 
-// Wire returns the error for who waits for the call. The upstream is the one that is lost.
+// Wire returns the error for the call's caller, which names the upstream.
 func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
 	if l.End.Cause.Kind == jsonrpc.KindOverloaded {
 		return jsonrpc.Overloaded(upstream)
@@ -61,9 +61,9 @@ func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
 	return l.End.Wire(code, upstream, l.Phase)
 }
 
-// End is the end of the Peer, because its Conn has ended or there will be none: of err, if
-// that is not a [*jsonrpc.ClosedError], it is only known that calls may be lost. Everything
-// that is open hears of it before End returns. The first End counts.
+// End ends the Peer, because its Conn has ended or will never exist. If err is not a
+// [*jsonrpc.ClosedError], calls that were sent may have run. Everything that is open is settled
+// before End returns. The first End counts.
 func (p *Peer) End(err error) {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
 	p.mu.Lock()

@@ -25,9 +25,9 @@ func (p *Peer) notified(m *jsonrpc.Message) {
 	}
 }
 
-// cancelledBy takes out the request that the other side cancels, and reports whether there
-// is one: not if it is answered or unknown, and not initialize, which must not be cancelled
-// (2025-11-25 basic/utilities/cancellation).
+// cancelledBy takes the request that the other side cancels, and reports whether there is one.
+// Answered and unknown requests cannot be cancelled, and initialize must not be (2025-11-25
+// basic/utilities/cancellation).
 func (p *Peer) cancelledBy(m *jsonrpc.Message) bool {
 	n := mcp.Read(m)
 	id, ok := n.ID(mcp.Key)
@@ -50,7 +50,7 @@ func (p *Peer) cancelledBy(m *jsonrpc.Message) bool {
 	return true
 }
 
-// progressed hands progress to the call whose token it has, and reports whether there is one.
+// progressed passes progress to the call with its token, and reports whether there is one.
 func (p *Peer) progressed(m *jsonrpc.Message) bool {
 	n := mcp.Read(m)
 	id, ok := n.ID(mcp.Key)

@@ -1,5 +1,5 @@
-// Package peer is one end of a conversation: who has asked what, what waits to be sent,
-// and who hears what when it ends.
+// Package peer implements one end of a conversation: the calls and requests that are open, the
+// queue of messages to send, and what happens to both when the conversation ends.
 //
 //	        ┌── Peer ──────────────────────────┐
 //	Recv ──►│ requests of the other side ──► Request ──► Respond ─┐
@@ -7,37 +7,38 @@
 //	Send ◄──│ Queue ◄─────────────── Call.Send, Cancel, Notify ◄──┘
 //	        └──────────────────────────────────┘
 //
-// A [Peer] has a table of what this side has asked, a table of what the other side has
-// asked, a queue, and one mutex for the three. It mints the ids of its calls, which are
-// their progress tokens, too. It exists before its Conn: calls wait for one. Where one Peer
-// passes on what another has received, [Request.Forward] joins the two.
+// A [Peer] has a table of the calls of this side, a table of the requests of the other side, a
+// queue, and one mutex for the three. It mints the ids of its calls, which are also their progress
+// tokens. It exists before its Conn: calls wait for one. Where one Peer forwards what another one
+// has received, [Request.Forward] joins the two.
 //
 // # Proof
 //
-// Everything about who is answered, who is cancelled and who hears of an end follows from
-// six sentences.
+// Six sentences decide which request is answered, which call is cancelled, and which of them see
+// the end.
 //
-//  1. An entry leaves its table once. ([jsonrpc.Table]; all ways out are Table methods that
-//     are called with the mutex held: response, cancellation, end.)
-//  2. What leaves is settled by who took it: answered, cancelled, or told of the end. Nobody
-//     else writes anything about it. So there are never two answers, and never none.
-//  3. The end of a Peer takes both tables at once, under the lock, and settles outside it.
-//     What comes later is refused with the same end.
-//  4. What was cancelled before it was sent is never sent, and neither is its cancellation:
-//     to leave the queue and to be marked as sent are one step under the mutex, and a
-//     cancellation looks at the mark under it.
-//  5. Of the two ends of [Request.Forward] the side of the client decides: a response takes
-//     the call, then the request, and answers only if it was there; a cancellation takes the
-//     request, then the call. A call that has lost its request is answered to nobody, and
-//     its cancellation is told though the response is on its way. No mutex is held while the
-//     other is taken, so that none can wait for each other.
-//  6. Nothing that is put into a queue blocks. Who reads waits only where its owner says so,
-//     before a message is handled ([Options.Ready]) or in [Peer.Wait]: from a server, for
-//     room towards its client; from a client for nothing at the proxy but that it reads what
-//     it has asked for. So a cancellation always passes, and what slows a server down is a
-//     client that does not read.
+//  1. An entry leaves its table once. ([jsonrpc.Table]; a response, a cancellation and the end all
+//     take entries by Table methods that are called with the mutex held.)
+//  2. Whoever takes an entry settles it: with an answer, a cancellation, or the end. Nobody else
+//     writes anything about it. So there are never two answers, and never none.
+//  3. The end of a Peer takes all entries of both tables at once, under the mutex, and settles them
+//     outside it. Later entries are refused with the same end.
+//  4. A call that was cancelled before it was sent is never sent, and neither is its cancellation:
+//     to leave the queue and to be marked as sent are one step under the mutex, and a cancellation
+//     reads the mark under it.
+//  5. Of the two sides of [Request.Forward], the client's decides. A response takes the call, then
+//     the request, and answers only if the request was still there. A cancellation takes the
+//     request, then the call. If the call has lost its request, its response is dropped, and its
+//     cancellation is sent although the response is on its way. Neither mutex is held while the
+//     other is locked, so there is no deadlock.
+//  6. Nothing that is put into a queue blocks. A reader waits only where its owner says so, before a
+//     message is handled ([Options.Ready]) or in [Peer.Wait]. A reader of a server waits for room
+//     towards its client. A reader of a client waits for nothing at the proxy, except for the client
+//     to read the answers to its own requests. So cancellations always pass, and only a client that
+//     does not read slows a server down.
 //
-// Goroutines: [Peer.Run] reads on its caller's and has one that writes. It waits for it.
+// Goroutines: [Peer.Run] reads on its caller's goroutine, and starts one that writes. It waits for
+// it.
 package peer
 
 import (
@@ -62,11 +63,11 @@ type Peer struct {
 	calls    jsonrpc.Table[int64, *Call]
 	requests jsonrpc.Table[jsonrpc.ID, *Request]
 	out      *jsonrpc.Queue
-	lastSent int64 // id of the newest call that was sent
-	owed     int   // requests that were taken to be answered and are not yet
+	lastSent int64 // id of the newest sent call
+	owed     int   // requests that were taken but not answered yet
 	drain    *drain
 
-	halfClosed bool // this side sends no more, and hears the other out
+	halfClosed bool // this side sends no more, but still reads
 }
 
 // New returns a Peer without a Conn.
@@ -80,14 +81,14 @@ func New(o Options) *Peer {
 	return p
 }
 
-// Run serves c until it has ended, and returns the one cause of that; ctx ends it by
-// force. What is open stays so until [Peer.End].
+// Run serves c until it has ended, and returns the cause. If ctx ends, Run closes c. Open calls and
+// requests stay open until [Peer.End].
 func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	closed := make(chan struct{})
 	p.pause(false)
-	context.AfterFunc(ctx, func() { // unblocks Recv, Send and who waits for room
+	context.AfterFunc(ctx, func() { // unblocks Recv, Send and waits for room
 		defer close(closed)
 		p.pause(true)
 		jsonrpc.CloseWith(c, context.Cause(ctx))
@@ -147,7 +148,7 @@ func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
 		case invalid:
 			p.ready()
 			p.invalid(bad)
-		case err != io.EOF || p.o.HalfClosed == nil: // the bare EOF: the end of a connection may wrap it
+		case err != io.EOF || p.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
 			return jsonrpc.Closed(err)
 		case halfClosed:
 			<-ctx.Done()
@@ -212,7 +213,7 @@ func (p *Peer) handle(m *jsonrpc.Message, a *array) {
 	}
 }
 
-// invalid settles what a message would have settled that cannot be used.
+// invalid settles the call that an unusable message answers.
 func (p *Peer) invalid(bad *jsonrpc.InvalidError) {
 	if bad.Reply {
 		if c := p.takeAnswered(bad.ID); c != nil {
@@ -224,8 +225,8 @@ func (p *Peer) invalid(bad *jsonrpc.InvalidError) {
 	}
 }
 
-// unusable is what somebody hears whose answer cannot be used: an upstream what is wrong
-// with its client's.
+// unusable returns the error for a call whose answer is unusable. If the other side is a client,
+// the upstream learns the reason.
 func (p *Peer) unusable(bad *jsonrpc.InvalidError) *jsonrpc.Error {
 	if p.o.Name == "" {
 		return bad.Wire()
@@ -233,11 +234,11 @@ func (p *Peer) unusable(bad *jsonrpc.InvalidError) *jsonrpc.Error {
 	return jsonrpc.InvalidResponse(p.o.Name, "")
 }
 
-// Send puts m in the queue, which is no call and no response: a notification, or an error
-// that answers nothing known.
+// Send queues a message that is neither a call nor a response: a notification, or an error for an
+// unidentified request.
 func (p *Peer) Send(m *jsonrpc.Message) { p.SendIn(nil, m) }
 
-// SendWhenRoom is Send that waits for room.
+// SendWhenRoom is Send, but waits for room.
 func (p *Peer) SendWhenRoom(m *jsonrpc.Message) {
 	p.mu.Lock()
 	_ = p.out.Wait(&p.o.Room, 1)
@@ -248,7 +249,7 @@ func (p *Peer) SendWhenRoom(m *jsonrpc.Message) {
 	}
 }
 
-// SendIn is Send with a room of its own; nil is the Peer's.
+// SendIn is Send with another room; nil is the Peer's.
 func (p *Peer) SendIn(room *jsonrpc.Room, m *jsonrpc.Message) {
 	p.mu.Lock()
 	full := p.putLocked(m, nil, room) == jsonrpc.ErrFull
@@ -258,7 +259,7 @@ func (p *Peer) SendIn(room *jsonrpc.Room, m *jsonrpc.Message) {
 	}
 }
 
-// putLocked puts m in the queue if there is room, which is only a question if Full is set.
+// putLocked queues m. It fails for lack of room only if Full is set.
 func (p *Peer) putLocked(m *jsonrpc.Message, of *Call, room *jsonrpc.Room) error {
 	q := jsonrpc.Queued{Message: m, Room: cmp.Or(room, &p.o.Room)}
 	if of != nil {
@@ -277,10 +278,10 @@ func (p *Peer) putLocked(m *jsonrpc.Message, of *Call, room *jsonrpc.Room) error
 	return err
 }
 
-// Wait waits until there is room, or less than so many times as much is in use, or until
-// there is no use in waiting any more.
+// Wait waits until less than times the bounds of the Peer's room is in use, or until waiting is
+// pointless.
 func (p *Peer) Wait(times int) {
-	if !p.tight.Load() { // which is most of the time
+	if !p.tight.Load() { // which is the usual case
 		return
 	}
 	p.mu.Lock()
@@ -289,15 +290,14 @@ func (p *Peer) Wait(times int) {
 	p.tight.Store(!p.out.Roomy(&p.o.Room, 1))
 }
 
-// WaitIn waits until a room of its own has room. It returns an error when there is no use in
-// waiting any more, or ctx is done.
+// WaitIn waits until room has room. It returns an error when waiting is pointless, or ctx ends.
 func (p *Peer) WaitIn(ctx context.Context, room *jsonrpc.Room) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.WaitContext(ctx, room, 1)
 }
 
-// Roomy reports whether Wait would not wait.
+// Roomy reports whether Wait would return at once.
 func (p *Peer) Roomy(times int) bool {
 	if !p.tight.Load() {
 		return true
@@ -308,28 +308,28 @@ func (p *Peer) Roomy(times int) bool {
 	return p.out.Roomy(&p.o.Room, times)
 }
 
-// Waiting returns how many bytes of messages wait to be sent.
+// Waiting returns the size of the queued messages in bytes.
 func (p *Peer) Waiting() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.Bytes()
 }
 
-// Hold keeps back messages of a class until they are released.
+// Hold holds back messages of a class until Release.
 func (p *Peer) Hold(c jsonrpc.Class) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Hold(c)
 }
 
-// Release lets go what is held of a class, behind first.
+// Release sends first, and then the messages of a class that Hold held back.
 func (p *Peer) Release(c jsonrpc.Class, first ...*jsonrpc.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.out.Release(c, first...)
 }
 
-// Open returns how many calls and requests are open.
+// Open returns the numbers of open calls and requests.
 func (p *Peer) Open() (calls, requests int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,19 +12,19 @@ type Request struct {
 	// Static.
 	ID     jsonrpc.ID // the other side's
 	Method string
-	Of     *Call // of this side, that the request surely belongs to; nil if it does not say
+	Of     *Call // the call of this side that the request belongs to; nil if it does not say
 
-	// Message is the request as it came. Its handler may forget it, so that its bytes are
-	// not kept until the answer.
+	// Message is the request as it came. Its handler may set it to nil, so that its bytes are not
+	// kept until the answer.
 	Message *jsonrpc.Message
 
-	Task  string // that it belongs to; "" if it does not say. Set by Assign
-	Owner any    // whose it is, as of a Call. Set by Assign
+	Task  string // the task that it belongs to; "" if it does not say. Set by Assign
+	Owner any    // its owner, like that of a Call. Set by Assign
 	Value any    // the owner's
 
 	p     *Peer
 	array *array        // that the answer goes into; nil for none
-	says  bool          // which call it belongs to
+	says  bool          // it says which call it belongs to
 	room  *jsonrpc.Room // of the answer in the queue; nil for the Peer's own
 	seq   int64         // id of the newest call that had been sent when it came
 
@@ -32,7 +32,7 @@ type Request struct {
 
 	// Guarded by Peer.mu.
 	onCancel func(m *jsonrpc.Message, at jsonrpc.Span)
-	call     *Call // that it is forwarded as
+	call     *Call // as which it is forwarded
 }
 
 // An array collects the answers to the requests of one array.
@@ -41,7 +41,7 @@ type array struct {
 	answers []*jsonrpc.Message
 }
 
-// ErrDraining is why a request is not entered while the Peer drains.
+// ErrDraining means that a request is refused because the Peer drains.
 var ErrDraining = errors.New("draining")
 
 var errInUse = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: the id is in use by a request in flight"}
@@ -69,8 +69,8 @@ func (p *Peer) enter(r *Request) error {
 	return p.requests.Add(r.ID, r)
 }
 
-// refuse answers a request that was not entered. The answer to one whose id is in use has
-// none: it would settle the first one at the other side.
+// refuse answers a request that was not entered. If its id is in use, the answer has no id, because
+// it would settle the first request at the other side.
 func (p *Peer) refuse(r *Request, why error) {
 	var answer *jsonrpc.Message
 	switch why {
@@ -97,8 +97,8 @@ func (p *Peer) refuse(r *Request, why error) {
 	}
 }
 
-// relatedLocked returns the call that a message belongs to; nil if it does not say, or the
-// call is over.
+// relatedLocked returns the call that a message belongs to; nil if it does not say, or the call is
+// over.
 func (p *Peer) relatedLocked(m *jsonrpc.Message) *Call {
 	if m.Related.IsZero() {
 		return nil
@@ -107,16 +107,15 @@ func (p *Peer) relatedLocked(m *jsonrpc.Message) *Call {
 	return p.calls.Get(n)
 }
 
-// Assign says whose the request is, as Owner of a Call does, to which task it belongs, and
-// which room its answer takes.
+// Assign sets the owner of the request, the task that it belongs to, and the room that its answer
+// takes.
 func (r *Request) Assign(owner any, task string, room *jsonrpc.Room) {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
 	r.Owner, r.Task, r.room = owner, task, room
 }
 
-// Take takes the request out and reports whether it was there: whoever takes it owes it an
-// Answer.
+// Take takes the request and reports whether it was still open. Whoever takes it must Answer it.
 func (r *Request) Take() bool {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
@@ -132,8 +131,8 @@ func (r *Request) takeLocked() bool {
 	return true
 }
 
-// Answer answers a request that was taken, with the result or error that m holds. m must be
-// nobody else's; nil answers nothing.
+// Answer answers a taken request with the result or error in m. m must belong to the request alone.
+// nil sends no answer.
 func (r *Request) Answer(m *jsonrpc.Message) {
 	p := r.p
 	p.mu.Lock()
@@ -144,7 +143,7 @@ func (r *Request) Answer(m *jsonrpc.Message) {
 	}
 }
 
-// AnswerWhenRoom is Answer that waits for room.
+// AnswerWhenRoom is Answer, but waits for room.
 func (r *Request) AnswerWhenRoom(m *jsonrpc.Message) {
 	p := r.p
 	p.mu.Lock()
@@ -166,8 +165,8 @@ func (r *Request) answerLocked(m *jsonrpc.Message) (full *jsonrpc.Message) {
 	return full
 }
 
-// leaveLocked sends the answer of a request, nil for none, in its array if it came in one.
-// An empty array is never sent. It returns what found no room.
+// leaveLocked sends the answer to a request, unless it is nil, in its array if the request came in
+// one. An empty array is never sent. It returns a message that found no room.
 func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
 	if a := r.array; a != nil {
 		if answer != nil {
@@ -184,8 +183,8 @@ func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
 	return nil
 }
 
-// Respond answers the request, unless it was cancelled or answered before: then it reports
-// false. m must be nobody else's.
+// Respond answers the request. It returns false if the request was already cancelled or answered. m
+// must belong to the request alone.
 func (r *Request) Respond(m *jsonrpc.Message) bool {
 	p := r.p
 	p.mu.Lock()
@@ -201,7 +200,7 @@ func (r *Request) Respond(m *jsonrpc.Message) bool {
 	return true
 }
 
-// Fail is Respond with an error of this side.
+// Fail is Respond with an error.
 func (r *Request) Fail(err *jsonrpc.Error) bool { return r.Respond(&jsonrpc.Message{Error: err.Raw()}) }
 
 // Open reports whether the request was neither answered nor cancelled.
@@ -210,20 +209,20 @@ func (r *Request) Open() bool { return !r.over.Load() }
 // InArray reports whether the request came in an array.
 func (r *Request) InArray() bool { return r.array != nil }
 
-// OnCancel has fn called when the other side cancels the request, with its notification and
-// where the id stands in its params, and when the Peer ends, with nil. It reports whether
-// the request is still open: if not, fn is not called.
+// OnCancel sets the function to call when the other side cancels the request, with the notification
+// and the position of the id in its params, and when the Peer ends, with nil. It reports whether
+// the request is still open; if not, fn is not called.
 func (r *Request) OnCancel(fn func(m *jsonrpc.Message, at jsonrpc.Span)) bool {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
-	if !r.over.Load() { // else who took it may be about to look
+	if !r.over.Load() { // otherwise whoever took it may be reading onCancel
 		r.onCancel = fn
 	}
 	return !r.over.Load()
 }
 
-// cancelled tells who works on a request that was taken that nobody waits for the answer. m
-// is nil at the end of the Peer.
+// cancelled tells the handler of a taken request that nobody waits for the answer. m is nil at the
+// end of the Peer.
 func (r *Request) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	r.p.mu.Lock()
 	onCancel, c := r.onCancel, r.call
@@ -242,11 +241,10 @@ func (r *Request) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	}
 }
 
-// Forward sends the request on as a call of another Peer, whose message is m: the
-// cancellation of the request cancels the call, and the answer to the call answers the
-// request, unless c.Done does something else about it. It returns an error as [Call.Send]
-// does; then the request is as it was. A request may be forwarded again when its call is
-// over.
+// Forward sends the request on as the call c of another Peer, with the message m. A cancellation of
+// the request cancels the call, and the answer to the call answers the request, unless c.Done does
+// something else. It returns the errors of [Call.Send]; then the request is unchanged. A request
+// may be forwarded again after its call is over.
 func (r *Request) Forward(c *Call, m *jsonrpc.Message) error {
 	c.For, c.joined = r, true
 	if c.Done == nil {
@@ -256,13 +254,13 @@ func (r *Request) Forward(c *Call, m *jsonrpc.Message) error {
 	over := r.over.Load()
 	r.call = c
 	r.p.mu.Unlock()
-	if over { // else whoever takes it from here on sees c, and a call that it cancels is not sent
+	if over { // otherwise whoever takes it from now on sees c, and a call that it cancels is not sent
 		return ErrCancelled
 	}
 	return c.Send(m)
 }
 
-// answerRequest answers the request of a call as the call was.
+// answerRequest is the default Done of a forwarded call: it answers the request like the call.
 func (c *Call) answerRequest(answer *jsonrpc.Message, lost *Lost) {
 	if lost != nil {
 		c.For.Fail(lost.Wire(jsonrpc.CodeInternalError, c.p.o.Name))
@@ -271,8 +269,8 @@ func (c *Call) answerRequest(answer *jsonrpc.Message, lost *Lost) {
 	c.For.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
 }
 
-// RespondIfRoom is Respond from here to a server, unless that asks so much and reads so little
-// that there is no room.
+// RespondIfRoom is Respond for an answer of the proxy to a server. It drops the answer if the
+// server asks so much and reads so little that there is no room.
 func (r *Request) RespondIfRoom(m *jsonrpc.Message) {
 	if r.p.Roomy(1) {
 		r.Respond(m)
@@ -281,30 +279,30 @@ func (r *Request) RespondIfRoom(m *jsonrpc.Message) {
 	}
 }
 
-// Forwarded returns the call that the request was forwarded as last; nil for none.
+// Forwarded returns the last call as which the request was forwarded; nil for none.
 func (r *Request) Forwarded() *Call {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
 	return r.call
 }
 
-// Request returns the open request of that id; nil for none.
+// Request returns the open request with that id; nil for none.
 func (p *Peer) Request(id jsonrpc.ID) *Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requests.Get(id)
 }
 
-// Requests returns the open requests for which want reports true, which is called with the
-// lock held; the oldest is first.
+// Requests returns the open requests for which want returns true, oldest first. want is called with
+// the lock held.
 func (p *Peer) Requests(want func(r *Request) bool) []*Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.requests.All(want)
 }
 
-// TakeRequests takes out the open requests for which want reports true, which is called
-// with the lock held. The caller owes each an Answer.
+// TakeRequests takes the open requests for which want returns true. want is called with the lock
+// held. The caller must Answer them.
 func (p *Peer) TakeRequests(want func(r *Request) bool) []*Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
