@@ -6,15 +6,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Abilities are what a client can be asked, as its capabilities say.
+// Abilities are what servers may ask of a client, according to its capabilities.
 type Abilities struct {
 	Roots, Sampling, SamplingTools bool
 
 	Form, URL bool // modes of elicitation
 }
 
-// ReadAbilities reads the capabilities of a client, in either era. It is an error if
-// two readers of them could read two things; then there are none.
+// ReadAbilities reads the capabilities of a client, in either era. If they are ambiguous it returns
+// an error and no Abilities.
 func ReadAbilities(capabilities json.RawMessage) (Abilities, error) {
 	if capabilities == nil {
 		return Abilities{}, nil
@@ -44,10 +44,10 @@ func ReadAbilities(capabilities json.RawMessage) (Abilities, error) {
 	return can, nil
 }
 
-// Refuses returns why a client cannot be asked this, nil if it can: "servers MUST NOT
-// send elicitation requests with modes that are not supported by the client", and a
-// proxy that declares more than the client does must keep to that for them. Other
-// methods than those that clients declare are not refused.
+// Refuses returns why a client cannot be asked this, nil if it can: "servers MUST NOT send
+// elicitation requests with modes that are not supported by the client", and a proxy that declares
+// more than the client does must enforce that for the servers. It refuses only methods that depend
+// on a declaration of the client.
 func (can Abilities) Refuses(method string, params json.RawMessage) *jsonrpc.Error {
 	able := true
 	switch method {
@@ -69,8 +69,8 @@ func (can Abilities) Refuses(method string, params json.RawMessage) *jsonrpc.Err
 	return nil
 }
 
-// takesMode reports whether a client takes the mode of an elicitation, which is a form
-// if nothing is said. What could be either needs both.
+// takesMode reports whether a client supports the mode of an elicitation, which defaults to a form.
+// An ambiguous mode needs both.
 func (can Abilities) takesMode(params json.RawMessage) bool {
 	mode, err := jsonrpc.Member(params, "mode")
 	name, _ := jsonrpc.Unquote(mode)

@@ -8,8 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Discover returns a server/discover that this program sends in its own name, to learn
-// which era a server speaks.
+// Discover returns a server/discover of the proxy itself, which finds out the era of a server.
 func Discover(id jsonrpc.ID) *jsonrpc.Message {
 	params := SetMeta(nil,
 		jsonrpc.Value{Key: KeyVersion, Text: jsonrpc.Quote(ModernVersions[0])},
@@ -18,11 +17,10 @@ func Discover(id jsonrpc.ID) *jsonrpc.Message {
 	return jsonrpc.NewRequest(id, MethodDiscover, params)
 }
 
-// DiscoversModern reports whether the answer to a server/discover is that of a
-// server with which we have a version of the modern era in common. A server that
-// demands a capability, or finds fault with a header, is of that era, too
-// (2026-07-28 basic/versioning: recognized modern errors); any other error is no
-// sign of it.
+// DiscoversModern reports whether the answer to a server/discover comes from a server that shares a
+// version of the modern era with us. A server that demands a capability or rejects a header is of
+// that era, too (2026-07-28 basic/versioning: recognized modern errors). Other errors say nothing
+// about the era.
 func DiscoversModern(answer *jsonrpc.Message) bool {
 	if answer.Result != nil {
 		versions, _ := jsonrpc.Member(answer.Result, "supportedVersions")
@@ -40,8 +38,7 @@ func DiscoversModern(answer *jsonrpc.Message) bool {
 	return false
 }
 
-// speaksModern reports whether an array of versions has one of the modern era that we
-// speak.
+// speaksModern reports whether an array of versions has one of the modern era that we support.
 func speaksModern(versions json.RawMessage) bool {
 	elements, _ := jsonrpc.Elements(versions)
 	return slices.ContainsFunc(elements, func(e json.RawMessage) bool {

@@ -1,16 +1,13 @@
-// Package mcp is the vocabulary of the protocol's two eras, as far as more than
-// one part of the proxy needs it: versions, the reserved keys of _meta, error
-// codes, what a client can be asked, and the headers of Streamable HTTP that repeat
-// what a body says.
+// Package mcp has the vocabulary of both eras of the protocol that several parts of the proxy need:
+// versions, reserved keys of _meta, error codes, client capabilities, and the headers of Streamable
+// HTTP that repeat parts of a body.
 //
-// What is to be known of a method is a row of one table ([MethodOf]). The row says
-// which members of params matter. They are looked for once, when a message arrives
-// ([Read]), and everybody reads the [Notes].
+// One table ([MethodOf]) says what the proxy knows of each method, including the members of params
+// that matter. [Read] finds them once, when a message arrives, and everybody reads its [Notes].
 //
-// In the legacy era (2024-11-05 to 2025-11-25) a client says initialize once and a
-// session remembers it. In the modern era (2026-07-28) there is no session: every
-// request carries in _meta what initialize used to say. Each message is of one era,
-// which [Notes.Claim] tells.
+// In the legacy era (2024-11-05 to 2025-11-25) a client sends initialize once and a session
+// remembers it. In the modern era (2026-07-28) there are no sessions: every request carries in
+// _meta what initialize used to say. Each message belongs to one era; [Notes.Claim] tells which.
 //
-// The package holds no state and does no I/O. Everything it reads stays raw bytes.
+// The package has no state and does no I/O. Everything that it reads stays raw bytes.
 package mcp

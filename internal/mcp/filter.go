@@ -11,32 +11,32 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Filter says which notifications a subscription is about (2026-07-28
-// basic/patterns/subscriptions, and taskIds of the tasks extension).
+// A Filter selects the notifications of a subscription (2026-07-28 basic/patterns/subscriptions,
+// and taskIds of the tasks extension).
 type Filter struct {
-	// Lists are those whose list_changed it is about: of tools, prompts and resources. The fourth
-	// list, of templates, changes with that of resources.
+	// Lists selects the list_changed notifications of tools, prompts and resources. The fourth
+	// list, templates, changes with resources.
 	Lists [4]bool
 
-	URIs  []string // of resources: updated
+	URIs  []string // of resources whose updates it selects
 	Tasks []string // ids
 
-	// As is the text that it was read from, with all its members; nil for one made here.
+	// As is the text that the filter was read from, with all its members; nil for a filter created
+	// here.
 	As json.RawMessage
 }
 
-// MaxWatched bounds the URIs and the tasks of one subscription. More are refused.
+// MaxWatched bounds the URIs and the tasks of a subscription. Subscriptions with more are refused.
 const MaxWatched = 1000
 
-// lists is how many lists have a list_changed.
+// lists is the number of lists with a list_changed notification.
 const lists = 3
 
-// filterKeys are the members of a filter: lists in the order of kinds, and
-// resourceSubscriptions and taskIds behind them.
+// filterKeys are the members of a filter: the lists in the order of kinds, then the other two.
 var filterKeys = [...]string{"toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions", "taskIds"}
 
-// ReadFilter reads the filter in the params of a subscription or of an acknowledgment.
-// It keeps no bytes of them.
+// ReadFilter reads the filter in the params of a subscription or an acknowledgment. It does not
+// keep their bytes.
 func ReadFilter(n *Notes) (Filter, error) {
 	raw, err := n.Raw(Key), n.Err(Key)
 	if err == nil && (len(raw) == 0 || raw[0] != '{') {
@@ -60,7 +60,7 @@ func ReadFilter(n *Notes) (Filter, error) {
 	return f, err
 }
 
-// stringsOf returns the elements of an array of strings, each once.
+// stringsOf returns the elements of an array of strings, without duplicates.
 func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	if array == nil {
 		return nil, nil
@@ -87,7 +87,7 @@ func stringsOf(array json.RawMessage, key string) ([]string, error) {
 	return found, nil
 }
 
-// On returns base with the members of f in the place of its own.
+// On returns base with its members replaced by those of f.
 func (f *Filter) On(base json.RawMessage) json.RawMessage {
 	var values []jsonrpc.Value
 	for k := range lists {
@@ -102,7 +102,7 @@ func (f *Filter) On(base json.RawMessage) json.RawMessage {
 		jsonrpc.Value{Key: filterKeys[4], Text: arrayOf(f.Tasks)})...)
 }
 
-// Text returns f as it is sent.
+// Text returns the JSON text of f.
 func (f *Filter) Text() json.RawMessage {
 	if f.As != nil {
 		return f.As
@@ -110,7 +110,7 @@ func (f *Filter) Text() json.RawMessage {
 	return f.On(nil)
 }
 
-// arrayOf returns a JSON array of strings; nil for none.
+// arrayOf returns a JSON array of strings; nil for nil.
 func arrayOf(texts []string) json.RawMessage {
 	if texts == nil {
 		return nil
@@ -125,9 +125,9 @@ func arrayOf(texts []string) json.RawMessage {
 	return append(b, ']')
 }
 
-// Covers reports whether f, which is what was acknowledged of a client's wish, is about a
-// notification of an upstream. An update may be of a part of a resource that was asked
-// for. How URIs are written tells that; where it does not, the upstream is believed.
+// Covers reports whether f, the acknowledged filter of a client's wish, selects a notification of
+// an upstream. An update may be for a part of a resource in the filter, which the URIs usually
+// show. Where they do not, the upstream is trusted.
 func (f *Filter) Covers(m *jsonrpc.Message, wish *Filter) bool {
 	switch m.Method {
 	case MethodResourceUpdated:

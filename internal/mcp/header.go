@@ -14,16 +14,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// What stands around a header value that is written in base64 (2026-07-28
-// basic/transports/streamable-http, "Value Encoding").
+// The delimiters of a header value in base64 (2026-07-28 basic/transports/streamable-http, "Value
+// Encoding").
 const (
 	sentinelPrefix = "=?base64?"
 	sentinelSuffix = "?="
 )
 
-// EncodeHeader returns value as a header carries it: plain if that is safe, else in
-// base64 between the sentinels. An empty value is not safe, since a header without
-// one is dropped on the way or taken for none, and nor is a tab: peers differ.
+// EncodeHeader returns the header value for a value: plain if that is safe, else in base64 between
+// the delimiters. An empty value is not safe, because a header without a value may be dropped or
+// count as absent. A tab is not, because peers differ.
 func EncodeHeader(value string) string {
 	if value != "" && isPlain(value) && value == trimOWS(value) && strings.IndexByte(value, '\t') < 0 &&
 		!(strings.HasPrefix(value, sentinelPrefix) && strings.HasSuffix(value, sentinelSuffix)) {
@@ -32,9 +32,9 @@ func EncodeHeader(value string) string {
 	return sentinelPrefix + base64.StdEncoding.EncodeToString([]byte(value)) + sentinelSuffix
 }
 
-// DecodeHeader returns what [EncodeHeader] made a header value of, without the
-// white space around it. It is false if a character may not stand in a header, or
-// if there is no strict base64 between the sentinels.
+// DecodeHeader is the inverse of [EncodeHeader]. It ignores white space around the value. It
+// returns false if the header has an illegal character, or if the text between the delimiters is
+// not strict base64.
 func DecodeHeader(header string) (string, bool) {
 	header = trimOWS(header)
 	if !isPlain(header) {
@@ -51,16 +51,16 @@ func DecodeHeader(header string) (string, bool) {
 	return string(value), err == nil
 }
 
-// HeaderMismatch returns the error -32020, for a header that is missing, comes twice
-// or is not what the body says.
+// HeaderMismatch returns the error -32020 for a header that is missing, duplicate, or different
+// from the body.
 func HeaderMismatch(header string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: CodeHeaderMismatch, Message: "Header mismatch: " + header + " is missing, comes twice, or is not what the body says"}
 }
 
-// trimOWS trims what RFC 9110 calls optional white space.
+// trimOWS trims the optional white space of RFC 9110.
 func trimOWS(s string) string { return strings.Trim(s, " \t") }
 
-// isPlain reports whether all characters of s may stand in a header's value.
+// isPlain reports whether all characters of s are legal in a header value.
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < ' ' || c > '~') && c != '\t' {
@@ -70,26 +70,24 @@ func isPlain(s string) bool {
 	return true
 }
 
-// A Mirror is a parameter of a tool that a header of a tools/call repeats.
+// A Mirror is a parameter of a tool that a header of tools/call repeats.
 type Mirror struct {
 	Header string   // "Mcp-Param-Region"; case does not matter
-	Path   []string // the keys that lead from the arguments to the value
+	Path   []string // the keys from the arguments to the value
 	Type   string   // "string", "integer" or "boolean"
 }
 
-// Value returns what the header says for the arguments of a call. It is false if
-// there is nothing to repeat, and the header must be left out: the value is
-// absent, null, or of no type that a header could carry.
+// Value returns the header value for the arguments of a call. It returns false if the header must
+// be left out, because the argument is absent, null, or of a type that a header cannot carry.
 func (m Mirror) Value(arguments json.RawMessage) (string, bool) {
 	raw, err := at(arguments, m.Path)
 	text, ok := scalar(raw)
 	return EncodeHeader(text), ok && err == nil
 }
 
-// Agrees reports whether the values of the header, as they were received, are
-// what the arguments demand: one that says the same, integers numerically, or none
-// if there is nothing to repeat. What stands twice in the arguments agrees with
-// nothing.
+// Agrees reports whether the values of a received header match the arguments: one equal value,
+// where integers compare numerically, or none if there is nothing to repeat. Duplicate arguments
+// match nothing.
 func (m Mirror) Agrees(header []string, arguments json.RawMessage) bool {
 	raw, err := at(arguments, m.Path)
 	if err != nil {
@@ -103,8 +101,8 @@ func (m Mirror) Agrees(header []string, arguments json.RawMessage) bool {
 	return ok && (got == want || raw[0] != '"' && sameInteger(got, want))
 }
 
-// at returns the value that path leads to, nil if there is none. It is an error
-// if one of its keys stands twice.
+// at returns the value that path leads to, nil if there is none. It returns an error if a key of
+// the path occurs twice.
 func at(value json.RawMessage, path []string) (json.RawMessage, error) {
 	for _, key := range path {
 		if len(value) == 0 || value[0] != '{' {
@@ -125,8 +123,8 @@ func at(value json.RawMessage, path []string) (json.RawMessage, error) {
 	return value, nil
 }
 
-// scalar returns the text of a string, a number, or a boolean; false for anything
-// else. An integer is written without fraction and exponent.
+// scalar returns the text of a string, a number or a boolean; false for other values. An integer
+// has no fraction and no exponent.
 func scalar(raw json.RawMessage) (string, bool) {
 	switch {
 	case len(raw) == 0 || raw[0] == 'n' || raw[0] == '{' || raw[0] == '[':
@@ -140,7 +138,7 @@ func scalar(raw json.RawMessage) (string, bool) {
 	return string(raw), true
 }
 
-// maxSafe is the largest integer that is exact to everybody.
+// maxSafe is the largest integer that all peers represent exactly.
 const maxSafe = 1<<53 - 1
 
 // integer returns the value of a JSON number that is integral and exact.
@@ -155,8 +153,8 @@ func integer(text string) (int64, bool) {
 	return int64(f), err == nil && f == math.Trunc(f) && math.Abs(f) <= maxSafe
 }
 
-// isNumber reports whether text is made as a JSON number is. What
-// [strconv.ParseFloat] takes beside it, "0x1p4" or "inf", is none.
+// isNumber reports whether text is a JSON number. [strconv.ParseFloat] also accepts others, such as
+// "0x1p4" and "inf".
 func isNumber(text string) bool {
 	return json.Valid([]byte(text)) && (text[0] == '-' || '0' <= text[0] && text[0] <= '9')
 }
@@ -167,22 +165,22 @@ func sameInteger(a, b string) bool {
 	return ok && both && n == m
 }
 
-// The annotation, and how deep in a schema it is looked for: each level costs one
-// more look at all that is below it.
+// The annotation, and the depth of schemas up to which the search goes. Each level reads everything
+// below it once more.
 const (
 	annotation     = "x-mcp-header"
 	maxSchemaDepth = 64
 
-	// maxMirrors bounds the parameters of one tool that headers repeat: servers
-	// take no more headers than that.
+	// maxMirrors bounds the mirrored parameters of a tool, because servers limit the number of
+	// headers.
 	maxMirrors = 128
 )
 
-// Mirrors returns the parameters that an inputSchema wants repeated in headers,
-// usually none. The error says what is wrong with an annotation (2026-07-28
-// server/tools, "x-mcp-header"); who serves the tool over HTTP must leave it out.
+// Mirrors returns the parameters that an inputSchema wants repeated in headers, usually none. It
+// returns an error for an invalid annotation (2026-07-28 server/tools, "x-mcp-header"); over HTTP
+// such a tool must be left out.
 func Mirrors(inputSchema json.RawMessage) ([]Mirror, error) {
-	// A key may be written with \u, which is as rare as the annotation itself.
+	// A key may have \u escapes, which are as rare as the annotation itself.
 	if !bytes.Contains(inputSchema, []byte(annotation)) && !bytes.Contains(inputSchema, []byte(`\u`)) {
 		return nil, nil
 	}
@@ -197,10 +195,10 @@ type search struct {
 	err   error // the first fault
 }
 
-// place is where in a schema a search is.
+// A place is the position of a search in a schema.
 type place struct {
 	path      []string // keys of properties from the root, if reachable
-	reachable bool     // by a chain of properties alone
+	reachable bool     // only through properties
 	depth     int
 }
 
@@ -210,7 +208,7 @@ func (s *search) fail(format string, args ...any) {
 	}
 }
 
-// schema looks at one schema and all below it.
+// schema searches a schema and everything below it.
 func (s *search) schema(schema json.RawMessage, here place) {
 	if s.err != nil || len(schema) == 0 || schema[0] != '{' {
 		return
@@ -247,7 +245,7 @@ func (s *search) schema(schema json.RawMessage, here place) {
 	}
 }
 
-// properties looks at the schemas of an object's members.
+// properties searches the schemas of an object's members.
 func (s *search) properties(schemas json.RawMessage, here place) {
 	s.each(schemas, func(key string, value json.RawMessage) {
 		below := here
@@ -258,12 +256,12 @@ func (s *search) properties(schemas json.RawMessage, here place) {
 	})
 }
 
-// named looks at schemas that have names which are no keywords.
+// named searches schemas whose keys are names and not keywords.
 func (s *search) named(schemas json.RawMessage, here place) {
 	s.each(schemas, func(_ string, value json.RawMessage) { s.schema(value, here) })
 }
 
-// each calls fn for the members of an object; anything else has none.
+// each calls fn for the members of an object. Other values have none.
 func (s *search) each(object json.RawMessage, fn func(key string, value json.RawMessage)) {
 	if len(object) == 0 || object[0] != '{' {
 		return
@@ -273,7 +271,7 @@ func (s *search) each(object json.RawMessage, fn func(key string, value json.Raw
 	}
 }
 
-// value looks at the value of any other keyword: a schema, schemas, or neither.
+// value searches the value of any other keyword: a schema, schemas, or neither.
 func (s *search) value(value json.RawMessage, here place) {
 	if len(value) == 0 || value[0] != '[' {
 		s.schema(value, here)
@@ -285,7 +283,7 @@ func (s *search) value(value json.RawMessage, here place) {
 	}
 }
 
-// add takes an annotation with the type that stands beside it.
+// add adds an annotated parameter of the given type.
 func (s *search) add(name, kind json.RawMessage, here place) {
 	header, ok := jsonrpc.Unquote(name)
 	typ, _ := jsonrpc.Unquote(kind)
@@ -306,7 +304,7 @@ func (s *search) add(name, kind json.RawMessage, here place) {
 	}
 }
 
-// IsToken reports whether s is a token of RFC 9110, as the name of a header is.
+// IsToken reports whether s is a token of RFC 9110, as names of headers are.
 func IsToken(s string) bool {
 	for i := range len(s) {
 		c := s[i]

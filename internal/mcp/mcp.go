@@ -9,16 +9,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An Era is a family of protocol versions that understand each other.
+// An Era is a family of protocol versions with the same structure.
 type Era string
 
-// The eras, as a hello of a link and a configuration call them.
+// The eras, as the hello of a link and the configuration write them.
 const (
 	Legacy Era = "legacy"
 	Modern Era = "modern"
 )
 
-// Other returns the era that e is not.
+// Other returns the other era.
 func (e Era) Other() Era {
 	if e == Modern {
 		return Legacy
@@ -26,28 +26,27 @@ func (e Era) Other() Era {
 	return Modern
 }
 
-// ErrOtherEra is in the end of a stream whose server turned out to speak the other era.
+// ErrOtherEra is wrapped by the end of a stream whose server speaks the other era.
 var ErrOtherEra = errors.New("the server speaks the other era")
 
-// Versions that this program speaks, newest first.
+// Versions that we support, newest first.
 var (
 	ModernVersions = []string{"2026-07-28"}
 	LegacyVersions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 	Versions       = slices.Concat(ModernVersions, LegacyVersions)
 )
 
-// IsModern reports whether a version, known or not, is one without sessions.
-// Versions are dates and compare as text.
+// IsModern reports whether a version, even an unknown one, is of the modern era. Versions are dates
+// and compare as text.
 func IsModern(version string) bool { return version >= "2026-07-28" }
 
-// principalPrefix begins the key of a principal, which comes back under the same key
-// whenever it likes. Any other key is of one connection, and not seen again when that
-// has ended.
+// principalPrefix begins the key of a principal, which may return at any time with the same key.
+// Any other key belongs to one connection, and does not return after that has ended.
 const principalPrefix = "p-"
 
-// PrincipalKey returns a key of a principal of a proxy, p-NAME.WHO-PROXY: a name that no
-// other key has, a word for the principal, which all its keys have, and the proxy's id if
-// it has one. Name and who must have no "-" and no ".".
+// PrincipalKey returns a key for a principal: p-NAME.WHO-PROXY. The name is unique, who is common
+// to all keys of the principal, and proxy is the id of the proxy, "" for none. Name and who must
+// not contain "-" or ".".
 func PrincipalKey(name, who, proxy string) string {
 	key := principalPrefix + name + "." + who
 	if proxy == "" {
@@ -56,20 +55,19 @@ func PrincipalKey(name, who, proxy string) string {
 	return key + "-" + proxy
 }
 
-// ConnectionKey returns the key of one connection, NAME.WHO, whose parts are those of
-// [PrincipalKey]. Who is "" for a connection of no client.
+// ConnectionKey returns the key of one connection: NAME.WHO, as in [PrincipalKey]. Who is "" for a
+// connection without a client.
 func ConnectionKey(name, who string) string { return name + "." + who }
 
-// A Holder is what a key says of its holder: how long to keep what is the holder's, and
-// what else is the same principal's, but not who that is.
+// A Holder is what a key says about its holder: how long the holder's state must be kept, and which
+// keys belong to the same principal, but not who that is.
 type Holder struct {
-	Principal bool   // may come back whenever it likes; else it is one connection
-	Who       string // the word for its principal; "" for no client
+	Principal bool   // may return at any time; else it is one connection
+	Who       string // common to all keys of its principal; "" for no client
 	Proxy     string // of a principal, the id of its proxy; "" if that has none
 }
 
-// HolderOf returns the holder of a key. One that has no word for its principal is taken for
-// that of a principal of its own.
+// HolderOf returns the holder of a key. A key without a who belongs to a principal of its own.
 func HolderOf(key string) Holder {
 	rest, principal := strings.CutPrefix(key, principalPrefix)
 	words, proxy, _ := strings.Cut(rest, "-")
@@ -83,10 +81,10 @@ func HolderOf(key string) Holder {
 	return Holder{Principal: principal, Who: who, Proxy: proxy}
 }
 
-// Error codes that MCP defines beside JSON-RPC's.
+// Error codes that MCP defines in addition to JSON-RPC's.
 const (
-	CodeURLElicitation     = -32042 // legacy, 2025-11-25; -32002 stands in jsonrpc
-	CodeHeaderMismatch     = -32020 // modern, as are those below
+	CodeURLElicitation     = -32042 // legacy, 2025-11-25; -32002 is in jsonrpc
+	CodeHeaderMismatch     = -32020 // modern, like the following ones
 	CodeMissingCapability  = -32021
 	CodeUnsupportedVersion = -32022
 )
@@ -110,17 +108,17 @@ const (
 
 // Meta is what a modern request says in _meta about itself and its sender.
 type Meta struct {
-	Claimed bool   // it names a protocol version, and so is of the modern era
-	Version string // "" if what it names is no string
+	Claimed bool   // it names a protocol version, so it is of the modern era
+	Version string // "" if the version is not a string
 
 	Capabilities json.RawMessage // of the client; nil if absent
 	ClientInfo   json.RawMessage // nil if absent
 	LogLevel     json.RawMessage // nil if absent
 }
 
-// Check returns what is wrong with the _meta of a modern request, nil if nothing
-// is: a required key is missing or malformed (-32602), the log level is none
-// (-32602), or nobody here speaks the version (-32022).
+// Check returns what is wrong with the _meta of a modern request, nil if nothing is: a required key
+// is missing or malformed (-32602), the log level is invalid (-32602), or we do not support the
+// version (-32022).
 func (m Meta) Check() *jsonrpc.Error {
 	switch {
 	case m.Version == "":
@@ -141,12 +139,11 @@ func invalid(reason string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
 }
 
-// LogLevels are the severities of server/utilities/logging, the most verbose
-// first; they are the same in both eras.
+// LogLevels are the severities of server/utilities/logging, in both eras, most verbose first.
 var LogLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// ReadLevel returns a log level as its place in [LogLevels], from 1 for the most
-// verbose; zero if text is none.
+// ReadLevel returns the position of a log level in [LogLevels], from 1 for the most verbose; zero
+// if text is no level.
 func ReadLevel(text json.RawMessage) int {
 	name, _ := jsonrpc.Unquote(text)
 	return slices.Index(LogLevels, name) + 1
@@ -157,8 +154,7 @@ func isLogLevel(raw json.RawMessage) bool {
 	return ok && slices.Contains(LogLevels, level)
 }
 
-// UnsupportedVersion returns the error -32022, which names the versions that are
-// spoken here.
+// UnsupportedVersion returns the error -32022, which lists the supported versions.
 func UnsupportedVersion(requested string, supported []string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
 		Data: versionData{supported, requested}}
@@ -169,8 +165,8 @@ type versionData struct {
 	Requested string   `json:"requested"`
 }
 
-// MissingCapability returns the error -32021. required is a ClientCapabilities
-// object: {"elicitation":{}}.
+// MissingCapability returns the error -32021. required is a ClientCapabilities object:
+// {"elicitation":{}}.
 func MissingCapability(required json.RawMessage) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: CodeMissingCapability, Message: "Missing required client capability",
 		Data: capabilityData{required}}
@@ -180,8 +176,8 @@ type capabilityData struct {
 	Required json.RawMessage `json:"requiredCapabilities"`
 }
 
-// SetMeta returns params, or a result, with keys of its _meta set or taken out, as
-// [jsonrpc.Set] does. A _meta that is left without members goes, too.
+// SetMeta returns params or a result with members of its _meta set or removed, like [jsonrpc.Set].
+// It removes a _meta without members.
 func SetMeta(object json.RawMessage, values ...jsonrpc.Value) json.RawMessage {
 	meta, _ := jsonrpc.Member(object, "_meta")
 	if meta = jsonrpc.Set(meta, values...); string(meta) == "{}" {

@@ -9,64 +9,64 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Method is a row of the table of all methods: what the proxy has to know of one to
-// route it, to translate it and to end it. Whoever decides something by a method reads
-// it here, so that a new method is a new row.
+// A Method is a row of the table of all methods: everything that the proxy has to know to route,
+// translate and end a request. All decisions about a method depend on its row, so a new method is a
+// new row.
 type Method struct {
-	Name  string // "" in the rows for methods that nobody here knows
+	Name  string // "" in the rows for unknown methods
 	From  Side
 	Eras  Eras
 	Owner Owner
 
-	// Key is the member of params that says for whom or for what it is, "" for none.
+	// Key is the member of params that says what the message is about, "" for none.
 	Key string
 
-	Cacheable bool // its result says how long it may be kept (2026-07-28 server/utilities/caching)
+	Cacheable bool // its result says how long it may be cached (2026-07-28 server/utilities/caching)
 	Asks      bool // its result may ask the client for input (2026-07-28 basic/patterns/mrtr)
-	Safe      bool // it changes nothing, so that it may be sent again though it may have run
-	Works     bool // a server works on something for it, and may ask the client about that
-	OnListen  bool // comes on subscriptions/listen in the modern era
+	Safe      bool // it changes nothing, so it may be sent again even if it may have run
+	Works     bool // the server may ask the client for something before it answers
+	OnListen  bool // in the modern era it comes on subscriptions/listen
 
 	Mirrors bool // headers repeat arguments of it (2026-07-28 server/tools, "x-mcp-header")
 
 	notifies bool     // is a notification
-	reads    []Member // that matter in params, of keys
+	reads    []Member // the members of params that matter
 	keys     []string
 }
 
-// A Side is who sends a method.
+// A Side is a sender of messages.
 type Side byte
 
-// The sides. Some notifications come from both.
+// The sides. Both send some of the notifications.
 const (
 	FromClient Side = 1 << iota
 	FromServer
 )
 
-// Eras says in which eras a method exists.
+// Eras is the set of eras in which a method exists.
 type Eras byte
 
-// Where a method may be defined. A method of an extension of the modern era exists
-// only for those who declare that.
+// The elements of Eras. A method of a modern extension exists only for those who declare the
+// extension.
 const (
 	InLegacy Eras = 1 << iota
 	InModern
 	InExtension
 )
 
-// An Owner is how it is found for whom a message is, among several upstreams.
+// An Owner is how to find the upstream that a message is for.
 type Owner byte
 
 // The owners.
 const (
-	Nobody    Owner = iota // nobody knows: the only upstream, if there is only one
-	Here                   // it is about this hop, or answered here for all
+	Nobody    Owner = iota // unknown: the only upstream, if there is just one
+	Here                   // this hop, or the proxy answers for all
 	Everybody              // all upstreams, merged
-	ByName                 // who offers a tool or prompt of that name
-	ByURI                  // who has the resource
-	ByRef                  // who has the prompt or the resource that is referred to
-	ByTask                 // who runs the task
-	ByRequest              // who has, or has made, the request that it belongs to
+	ByName                 // the upstream that offers the tool or prompt of that name
+	ByURI                  // the upstream that has the resource
+	ByRef                  // the upstream that has the referenced prompt or resource
+	ByTask                 // the upstream that runs the task
+	ByRequest              // the receiver or the sender of the request that it belongs to
 )
 
 // The requests.
@@ -113,13 +113,13 @@ const (
 	MethodAcknowledged     = "notifications/subscriptions/acknowledged"
 )
 
-// Short names for columns.
+// Short names for the rows.
 const (
 	both     = InLegacy | InModern
 	anywhere = FromClient | FromServer
 )
 
-// The table, first half. In the modern era a server asks by its results alone.
+// The table, first half. In the modern era servers ask only in results.
 var requests = []Method{
 	{Name: MethodInitialize, From: FromClient, Eras: InLegacy, Owner: Here, Key: "protocolVersion"},
 	{Name: MethodPing, From: anywhere, Eras: InLegacy, Owner: Here},
@@ -180,7 +180,7 @@ var methodByName = func() map[string]*Method {
 	return rows
 }()
 
-// prepare notes which members of params matter.
+// prepare sets the members of params that matter.
 func (row *Method) prepare() {
 	add := func(wanted bool, m Member, key string) {
 		if wanted {
@@ -197,7 +197,7 @@ func (row *Method) prepare() {
 	add(!row.notifies, RequestState, "requestState")
 }
 
-// The rows for methods that nobody here knows: their names are all there is to go by.
+// The rows for unknown methods, which depend on the name alone.
 var (
 	unknown     = &Method{Works: true}
 	unknownList = &Method{}
@@ -220,7 +220,7 @@ func MethodOf(name string) *Method {
 // MethodNames returns the names of all methods of the table.
 func MethodNames() []string { return slices.Sorted(maps.Keys(methodByName)) }
 
-// routesBy reports whether a member of its params says to whom or what a message goes.
+// routesBy reports whether a member of the params decides the route of a message.
 func (row *Method) routesBy(m Member) bool {
 	switch m {
 	case Key:
@@ -231,8 +231,8 @@ func (row *Method) routesBy(m Member) bool {
 	return false
 }
 
-// In reports whether the method exists in an era, be it in an extension. One that
-// nobody here knows may exist in both.
+// In reports whether the method exists in an era, including its extensions. An unknown method may
+// exist in both.
 func (row *Method) In(e Era) bool {
 	if e == Modern {
 		return row.Eras == 0 || row.Eras&(InModern|InExtension) != 0
@@ -240,22 +240,22 @@ func (row *Method) In(e Era) bool {
 	return row.Eras == 0 || row.Eras&InLegacy != 0
 }
 
-// IsRequestOf reports whether the method is known, and one that a side asks.
+// IsRequestOf reports whether the method is known, and a request that side sends.
 func (row *Method) IsRequestOf(side Side) bool { return row.From&side != 0 && !row.notifies }
 
-// ModernOnly reports whether the core of the modern era alone has the method: its name
-// tells the era of a message.
+// ModernOnly reports whether only the core of the modern era has the method, so that its name tells
+// the era.
 func (row *Method) ModernOnly() bool { return row.Eras == InModern }
 
-// Bridged reports whether the method is the same in both eras. What is not, or means
-// something else in each, as tasks do, cannot be translated.
+// Bridged reports whether the method is the same in both eras. Methods that differ, such as those
+// of tasks, cannot be translated.
 func (row *Method) Bridged() bool { return row.Eras&both == both }
 
 // Foreign reports whether the method is known and cannot be translated.
 func (row *Method) Foreign() bool { return row.Eras != 0 && !row.Bridged() }
 
-// HeaderKey returns the member of params that Mcp-Name repeats, "" for none
-// (2026-07-28 basic/transports/streamable-http).
+// HeaderKey returns the member of params that Mcp-Name repeats, "" for none (2026-07-28
+// basic/transports/streamable-http).
 func (row *Method) HeaderKey() string {
 	switch row.Owner {
 	case ByName, ByURI, ByTask:
@@ -266,8 +266,7 @@ func (row *Method) HeaderKey() string {
 	return ""
 }
 
-// Cancellation returns the notification that cancels a request, with a reason if that is
-// not "".
+// Cancellation returns the notification that cancels a request, with a reason unless that is "".
 func Cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
 	params := slices.Concat([]byte(`{"requestId":`), id.Raw())
 	if reason != "" {
@@ -276,10 +275,10 @@ func Cancellation(id jsonrpc.ID, reason string) *jsonrpc.Message {
 	return jsonrpc.NewNotification(MethodCancelled, append(params, '}'))
 }
 
-// NameOf returns the name of a method that MCP has, and "other" for any else: there is no
-// end of those that somebody can think of.
+// NameOf returns the name of a known method, and "other" for all others, because their number is
+// unbounded.
 func NameOf(method string) string {
-	if method == MethodToolsCall { // most are, and need not be looked up
+	if method == MethodToolsCall { // the commonest method needs no look-up
 		return MethodToolsCall
 	}
 	return cmp.Or(MethodOf(method).Name, "other")

@@ -8,18 +8,18 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Member is a value in the params of a message that decides where the message goes, or
-// that differs from hop to hop.
+// A Member is a member of the params of a message that decides the route of the message, or that
+// differs from hop to hop.
 type Member byte
 
-// The members. Which of them a message may have says the row of its method.
+// The members. The row of its method says which of them a message may have.
 const (
-	Key          Member = iota // what the row calls that
+	Key          Member = iota // the member that Method.Key names
 	InMeta                     // _meta
 	Cursor                     // of a list
-	Task                       // a request that asks to become a task has it
-	Arguments                  // of a tool, some of which headers may repeat
-	Responses                  // inputResponses: of a request that was answered with questions
+	Task                       // of a request that asks to become a task
+	Arguments                  // of a tool; headers may repeat some of them
+	Responses                  // inputResponses: the answers to questions in a result
 	RequestState               // requestState, likewise
 	Status                     // of the task that a notification is about
 
@@ -40,23 +40,22 @@ const (
 	members
 )
 
-// MaxRouted bounds what says where a message goes: names, URIs, ids of tasks, cursors and
-// progress tokens, in bytes as they are written. What is longer is not read: it is a fault,
-// [ErrTooLong].
+// MaxRouted bounds the values that decide a route: names, URIs, task ids, cursors and progress
+// tokens, in bytes of JSON text. Longer ones are not read: they have the fault [ErrTooLong].
 const MaxRouted = 8 << 10
 
 // ErrTooLong is the fault of a member that is longer than [MaxRouted].
 var ErrTooLong = errors.New("is longer than 8 KiB")
 
-// The keys of members, beside those in params themselves.
+// Keys of members that are not in params itself.
 var (
 	metaKeys = []string{"progressToken", KeyRelatedTask, KeyVersion, KeyClientInfo, KeyCapabilities, KeyLogLevel, KeySubscription}
 	refKeys  = []string{"type", "name", "uri"}
 	taskKeys = []string{"taskId"}
 )
 
-// Notes are what was found in the params of a message when it arrived, in one pass. They
-// alias the params.
+// Notes are the positions of members in the params of a message. They are found in one pass when
+// the message arrives, and alias the params.
 type Notes struct {
 	Method *Method
 
@@ -66,8 +65,8 @@ type Notes struct {
 	broken error            // params are not JSON
 }
 
-// Read returns the notes that a message came with, or reads its params. Who owns a
-// message may leave the notes with it, in [jsonrpc.Message.Notes].
+// Read returns the notes that a message came with, or reads its params. The owner of a message may
+// store the notes in [jsonrpc.Message.Notes].
 func Read(m *jsonrpc.Message) *Notes {
 	if n, ok := m.Notes.(*Notes); ok && isSame(n.params, m.Params) {
 		return n
@@ -95,15 +94,14 @@ func ReadParams(method string, params json.RawMessage) *Notes {
 	return n
 }
 
-// findIn notes the members of a member; first is that of the first key.
+// findIn notes the members of the member of. first is the Member of the first key.
 func (n *Notes) findIn(of Member, keys []string, first Member) {
 	if n.Has(of) && n.faults[of] == nil {
 		n.find(n.at[of], keys, func(i int) Member { return first + Member(i) })
 	}
 }
 
-// find notes where the values of keys stand among the members of the object that in
-// covers.
+// find notes the positions of the values of keys among the members of the object that in covers.
 func (n *Notes) find(in jsonrpc.Span, keys []string, member func(i int) Member) {
 	err := jsonrpc.Search(n.params, in, keys, func(i int, value jsonrpc.Span, bad error) {
 		m := member(i)
@@ -124,23 +122,22 @@ func (n *Notes) find(in jsonrpc.Span, keys []string, member func(i int) Member) 
 	}
 }
 
-// IsTooLong reports whether a value that routes a message is longer than [MaxRouted]. Quotes
-// do not count.
+// IsTooLong reports whether a value is longer than [MaxRouted], not counting quotes.
 func IsTooLong(value json.RawMessage) bool { return len(value) > MaxRouted+len(`""`) }
 
-// At returns where a member stands in params, the zero Span if it is absent.
+// At returns the position of a member in params, the zero Span if it is absent.
 func (n *Notes) At(m Member) jsonrpc.Span { return n.at[m] }
 
-// Has reports whether a member is there.
+// Has reports whether a member is present.
 func (n *Notes) Has(m Member) bool { return !n.at[m].IsZero() }
 
-// Raw returns a member as it stands, nil if it is absent.
+// Raw returns the JSON text of a member, nil if it is absent.
 func (n *Notes) Raw(m Member) json.RawMessage { return n.at[m].Of(n.params) }
 
-// Text returns the value of a member that is a string, false if it is none.
+// Text returns the value of a member, false if it is not a string.
 func (n *Notes) Text(m Member) (string, bool) { return jsonrpc.Unquote(n.Raw(m)) }
 
-// ID returns the id that a member is. It is false if it is none, or ambiguous.
+// ID returns the value of a member that is an id, false if it is none, or is ambiguous.
 func (n *Notes) ID(m Member) (jsonrpc.ID, bool) {
 	if n.Err(m) != nil {
 		return jsonrpc.ID{}, false
@@ -148,8 +145,8 @@ func (n *Notes) ID(m Member) (jsonrpc.ID, bool) {
 	return jsonrpc.ParseID(n.Raw(m))
 }
 
-// Err returns what is wrong with one of these members: it occurs twice, or in another
-// case, so that another reader of params could read something else; or it is too long.
+// Err returns the first fault of these members: a duplicate or a key in another case, which other
+// readers of the params could read differently, or excessive length.
 func (n *Notes) Err(of ...Member) error {
 	if n.broken != nil {
 		return n.broken
@@ -162,16 +159,16 @@ func (n *Notes) Err(of ...Member) error {
 	return nil
 }
 
-// Claim returns what the message says in _meta about its version and its sender. It is an
-// error if two readers could read two things.
+// Claim returns what the message says in _meta about its version and its sender. It returns an
+// error if that is ambiguous.
 func (n *Notes) Claim() (Meta, error) {
 	version, _ := n.Text(Version)
 	return Meta{Claimed: n.Has(Version), Version: version, Capabilities: n.Raw(Capabilities),
 		ClientInfo: n.Raw(ClientInfo), LogLevel: n.Raw(LogLevel)}, n.Err(InMeta, Version, Capabilities, ClientInfo, LogLevel)
 }
 
-// KeyOf returns the member of params that says what a message is about; false if it is no
-// string, or can be read in two ways.
+// KeyOf returns the member of params that says what a message is about; false if it is not a
+// string, or is ambiguous.
 func KeyOf(m *jsonrpc.Message) (string, bool) {
 	notes := Read(m)
 	key, ok := notes.Text(Key)

@@ -6,39 +6,39 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Subscriptions are the resources of a session that holders want to hear of. The server
-// has at most one subscription to each. What holders want is done one after the other, so
-// that the server's last word is the last one's. Guarded by the lock of its owner.
+// Subscriptions are the resources to which the holders of a server session subscribe. The server
+// has at most one subscription to each. Operations on a resource run one after the other, so that
+// the last one decides. The lock of the owner guards them.
 type Subscriptions[H comparable] struct {
-	// Ask asks the server, and has answered called with its answer, with the lock held.
-	// Static.
+	// Ask sends a request to the server. answered must be called with the answer, with the lock
+	// held. Static.
 	Ask func(method string, params json.RawMessage, op Subscribing[H], answered func(answer *jsonrpc.Message))
 
 	byURI map[string]*subscription[H]
 	held  map[H]map[string]*subscription[H]
 }
 
-// A subscription is one resource.
+// A subscription is that to one resource.
 type subscription[H comparable] struct {
 	uri    string
 	on     bool // the server has it
 	by     map[H]struct{}
-	ops    []Subscribing[H] // that wait for their turn; the first is with the server if asking
+	ops    []Subscribing[H] // pending; if asking, the first is at the server
 	asking bool
 }
 
-// A Subscribing is a subscription, or the opposite, that a holder wants.
+// A Subscribing is a subscription or unsubscription by a holder.
 type Subscribing[H comparable] struct {
 	By     H
 	On     bool
 	Params json.RawMessage
-	Of     any // the request that it is for; nil for none
+	Of     any // the request that it serves; nil for none
 
-	Wanted func() bool                   // it still is; nil: no holder does
-	Done   func(answer *jsonrpc.Message) // nil if it is not wanted any more
+	Wanted func() bool                   // reports whether the holder still wants it; false if no holder does
+	Done   func(answer *jsonrpc.Message) // nil if it is no longer wanted
 }
 
-// Add does what a holder wants, when it is its turn.
+// Add performs op when it is its turn.
 func (ss *Subscriptions[H]) Add(uri string, op Subscribing[H]) {
 	sub := ss.byURI[uri]
 	if sub == nil {
@@ -52,7 +52,7 @@ func (ss *Subscriptions[H]) Add(uri string, op Subscribing[H]) {
 	ss.next(sub)
 }
 
-// next does what can be done without the server, and asks it for the rest.
+// next performs operations until one needs the server, and sends that.
 func (ss *Subscriptions[H]) next(sub *subscription[H]) {
 	for !sub.asking && len(sub.ops) > 0 {
 		op := sub.ops[0]
@@ -70,7 +70,7 @@ func (ss *Subscriptions[H]) next(sub *subscription[H]) {
 	}
 	switch {
 	case sub.asking || len(sub.by) > 0:
-	case sub.on: // its holders have left
+	case sub.on: // all its holders have left
 		none := Subscribing[H]{
 			Params: URIParams(sub.uri),
 			Wanted: func() bool { return false }, Done: func(*jsonrpc.Message) {},
@@ -82,7 +82,7 @@ func (ss *Subscriptions[H]) next(sub *subscription[H]) {
 	}
 }
 
-// needsServer reports whether op changes what the server has.
+// needsServer reports whether op changes the state of the server.
 func (sub *subscription[H]) needsServer(op Subscribing[H]) bool {
 	if op.On {
 		return !sub.on
@@ -119,8 +119,8 @@ func (ss *Subscriptions[H]) askFor(sub *subscription[H], op Subscribing[H]) {
 	ss.Ask(method, op.Params, op, func(answer *jsonrpc.Message) { ss.answered(sub, op.On, answer) })
 }
 
-// answered handles the server's answer to the first of sub.ops. A failed subscription
-// fails for all that waited behind it.
+// answered handles the server's answer to the first of sub.ops. If a subscription fails, those that
+// wait behind it fail, too.
 func (ss *Subscriptions[H]) answered(sub *subscription[H], on bool, answer *jsonrpc.Message) {
 	sub.asking = false
 	failed := answer.Error != nil
@@ -140,7 +140,7 @@ func (ss *Subscriptions[H]) answered(sub *subscription[H], on bool, answer *json
 	ss.next(sub)
 }
 
-// Release lets go of a resource that a holder has.
+// Release drops a resource of a holder.
 func (ss *Subscriptions[H]) Release(by H, uri string) {
 	if sub := ss.byURI[uri]; sub != nil {
 		ss.drop(sub, by)
@@ -148,20 +148,20 @@ func (ss *Subscriptions[H]) Release(by H, uri string) {
 	}
 }
 
-// ReleaseAll lets go of all that a holder has. What is with the server is seen to when
-// that is answered.
+// ReleaseAll drops all resources of a holder. Operations at the server take effect when they are
+// answered.
 func (ss *Subscriptions[H]) ReleaseAll(by H) {
 	for uri := range ss.held[by] {
 		ss.Release(by, uri)
 	}
 }
 
-// Held returns how many resources a holder has, and whether uri is one of them.
+// Held returns the number of resources of a holder, and whether uri is one of them.
 func (ss *Subscriptions[H]) Held(by H, uri string) (n int, has bool) {
 	return len(ss.held[by]), ss.held[by][uri] != nil
 }
 
-// Holders returns who wants to hear of a resource.
+// Holders returns the holders that subscribe to a resource.
 func (ss *Subscriptions[H]) Holders(uri string) map[H]struct{} {
 	if sub := ss.byURI[uri]; sub != nil {
 		return sub.by
@@ -174,12 +174,13 @@ func URIParams(uri string) json.RawMessage {
 	return jsonrpc.Set(nil, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
 }
 
-// LevelParams returns the params of logging/setLevel for a level as [ReadLevel] reads it.
+// LevelParams returns the params of logging/setLevel for a level of [ReadLevel].
 func LevelParams(level int) json.RawMessage {
 	return jsonrpc.Set(nil, jsonrpc.Value{Key: "level", Text: jsonrpc.Quote(LogLevels[level-1])})
 }
 
-// InitializeParams returns the params of initialize for a client with these capabilities; info is our own if nil.
+// InitializeParams returns the params of initialize for a client with these capabilities. If info
+// is nil, it is the proxy's own.
 func InitializeParams(capabilities, info json.RawMessage) json.RawMessage {
 	if info == nil {
 		info = json.RawMessage(`{"name":"mcp-proxy","version":"1"}`)

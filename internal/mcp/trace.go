@@ -7,14 +7,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// traceKeys are where _meta says which trace a message is part of (SEP-414). They are read
-// only when somebody follows traces, and so are no Members.
+// traceKeys are the keys in _meta that say which trace a message is part of (SEP-414). They are
+// read only if traces are on, and so they are not Members.
 var traceKeys = []string{"traceparent", "tracestate", "baggage"}
 
-// A traced is where they stand in params.
+// A traced has their positions in params.
 type traced [3]jsonrpc.Span
 
-// traced finds them. It is false if another reader could find something else.
+// traced finds them. It returns false if they are ambiguous.
 func (n *Notes) traced() (at traced, ok bool) {
 	if n.Err(InMeta) != nil {
 		return at, false
@@ -25,7 +25,7 @@ func (n *Notes) traced() (at traced, ok bool) {
 	return at, jsonrpc.Find(n.params, n.At(InMeta), at[:], traceKeys...) == nil
 }
 
-// TraceContext returns what _meta says about the trace; nothing where it is ambiguous.
+// TraceContext returns what _meta says about the trace, nothing if that is ambiguous.
 func (n *Notes) TraceContext() (t jsonrpc.TraceContext) {
 	at, ok := n.traced()
 	if !ok {
@@ -37,9 +37,9 @@ func (n *Notes) TraceContext() (t jsonrpc.TraceContext) {
 	return t
 }
 
-// TraceEdits returns the edits that make params say t about the trace, which has a parent.
-// A state that the params have and t has not is emptied; a baggage of theirs stays. There
-// are none if params, or _meta, are ambiguous or no object.
+// TraceEdits returns the edits that set the trace context in params to t, which must have a parent.
+// A state in params that t lacks is emptied; a baggage in params stays. It returns none if params
+// or _meta are ambiguous or not objects.
 func (n *Notes) TraceEdits(t jsonrpc.TraceContext) (edits []jsonrpc.Edit) {
 	at, ok := n.traced()
 	if !ok {
@@ -69,8 +69,8 @@ func (n *Notes) TraceEdits(t jsonrpc.TraceContext) (edits []jsonrpc.Edit) {
 	return append(edits, first)
 }
 
-// opening returns the edit that puts members first into the object that in covers; false if
-// it is none.
+// opening returns the edit that inserts members at the start of the object that in covers; false if
+// that is not an object.
 func opening(doc []byte, in jsonrpc.Span, members []byte) (jsonrpc.Edit, bool) {
 	const space = " \t\r\n"
 	object := bytes.TrimLeft(doc[in.Start:in.End], space)
