@@ -9,23 +9,23 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// maxWaiting bounds, in bytes, what waits to be read by all clients together: responses,
-// notifications, questions of servers, and events that are kept for a client that may
-// resume. A client that does not read holds its own for half a minute, and there may be
-// many. It has room for four of the largest messages at least.
+// maxWaiting bounds the bytes of all messages that wait to be read by clients: responses,
+// notifications, questions of servers, and events kept for a client that may resume. A client that
+// does not read keeps its messages for half a minute, and there may be many clients. The bound is
+// at least four of the largest messages.
 //
-// One principal alone may use all of it up. As much again is there for others, an
-// eighth of it for each. A principal with more loses its largest stream, and nobody else
-// loses anything. A response that is itself the largest is replaced by an error.
+// A single principal may use all of it. Then other principals may together use as much again, an
+// eighth of it each. A principal that exceeds its share loses its largest stream, and other
+// principals lose nothing. If a response is itself the largest, an error replaces it.
 const maxWaiting = 256 << 20
 
-// A backlog counts the bytes of events that wait to be read, in shares.
+// A backlog counts the bytes of messages that wait to be read, in shares.
 type backlog struct {
 	limit  int64
 	bytes  atomic.Int64
-	ending atomic.Int64 // of these, what is on streams that are being ended
+	ending atomic.Int64 // the part on streams that are being ended
 
-	mu     sync.Mutex // guards shares, and how many use each
+	mu     sync.Mutex // guards shares, and their users
 	shares map[identity.Principal]*principalBacklog
 }
 
@@ -33,19 +33,18 @@ func newBacklog(l jsonrpc.Limits) *backlog {
 	return &backlog{limit: max(maxWaiting, 4*int64(l.MaxMessage())), shares: make(map[identity.Principal]*principalBacklog)}
 }
 
-// A principalBacklog is the part of one principal.
+// A principalBacklog is the share of one principal.
 type principalBacklog struct {
 	all    *backlog
 	bytes  atomic.Int64
 	ending atomic.Int64 // as in backlog
 	users  int
 
-	mu    sync.Mutex                  // guards the field below, and ended of all that is held
-	large map[*streamBacklog]struct{} // what holds a piece or more
+	mu    sync.Mutex                  // guards the field below, and ended of all its streams
+	large map[*streamBacklog]struct{} // streams with 64 KiB or more
 }
 
-// join returns the share of a principal, for somebody who leaves it in the end. It may
-// be used after that, too.
+// join returns the share of a principal. The caller must call leave when it no longer adds to it.
 func (u *backlog) join(who identity.Principal) *principalBacklog {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -67,15 +66,14 @@ func (u *backlog) leave(who identity.Principal) {
 	}
 }
 
-// fits reports whether so many bytes more are within the share. Those that are sent at the
-// same moment do not see each other, so together they may exceed it.
+// fits reports whether n bytes more are within the share. Concurrent senders do not see each other,
+// so together they may exceed it.
 func (s *principalBacklog) fits(n int) bool {
 	all, limit := s.all.bytes.Load()-s.all.ending.Load()+int64(n), s.all.limit
 	return all <= limit || all <= 2*limit && s.bytes.Load()-s.ending.Load()+int64(n) <= limit/8
 }
 
-// largest returns the stream with the most, before that what is spare; nil if there are only
-// small ones.
+// largest returns the largest stream, preferably a spare one; nil if there are only small ones.
 func (s *principalBacklog) largest() (found *streamBacklog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,12 +86,12 @@ func (s *principalBacklog) largest() (found *streamBacklog) {
 	return found
 }
 
-// A streamBacklog is what waits on one stream to be read, or on its way there. What begins to wait
-// is added, what was written or dropped is taken off.
+// A streamBacklog is the size of the messages of one stream that wait to be read. Their size is
+// added when they begin to wait, and subtracted when they have been written or dropped.
 type streamBacklog struct {
 	of    *principalBacklog
 	cut   func()      // ends the stream; called with no lock held
-	spare atomic.Bool // nobody reads it now: it goes before what somebody does
+	spare atomic.Bool // nobody reads it now, so it is dropped before streams that are read
 	bytes atomic.Int64
 	ended bool // cut is being called
 }
@@ -122,8 +120,8 @@ func (h *streamBacklog) listLocked() {
 	}
 }
 
-// room reports whether so many bytes more may wait here. If not, what is spare goes, and
-// larger streams of the principal end.
+// room reports whether n bytes more may wait here. To make room, it ends spare and larger streams
+// of the principal.
 func (h *streamBacklog) room(n int) bool {
 	for !h.of.fits(n) {
 		largest := h.of.largest()
@@ -135,7 +133,7 @@ func (h *streamBacklog) room(n int) bool {
 	return true
 }
 
-// grow is add for what nobody can refuse: whatever is largest ends, be it this one.
+// grow is add for bytes that cannot be refused. It ends the largest streams, possibly including h.
 func (h *streamBacklog) grow(n int) {
 	h.add(n)
 	for n > 0 && !h.of.fits(0) {
@@ -147,8 +145,8 @@ func (h *streamBacklog) grow(n int) {
 	}
 }
 
-// end makes somebody else end the stream, since its owner has a lock. What it holds does
-// not count any more.
+// end calls cut in another goroutine, because the caller holds a lock of a stream. The bytes of h
+// no longer count.
 func (h *streamBacklog) end() {
 	s := h.of
 	s.mu.Lock()
@@ -172,8 +170,8 @@ func (h *streamBacklog) end() {
 	})
 }
 
-// unreadable is what a client gets instead of a response for which there is no room.
-// The request has been served.
+// unreadable returns the error that replaces a response for which there is no room. The request has
+// been served.
 func unreadable() *jsonrpc.Error {
 	return &jsonrpc.Error{
 		Code:    jsonrpc.CodeInternalError,

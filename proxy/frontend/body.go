@@ -12,28 +12,28 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// boundBody limits the time that the body of r may take, if it has one. net/http
-// clears the deadline when the body has been read.
+// boundBody limits the time for reading the body of r, if it has one. net/http clears the deadline
+// when the body has been read.
 func boundBody(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
 }
 
-// Bodies reads the bodies of POSTs.
+// bodies reads the bodies of POSTs.
 type bodies struct {
 	limits jsonrpc.Limits
 	traces bool // as in HTTP
 	slots  *bodySlots
 }
 
-// readMessage returns the message in the body of r, with its notes and its trace. If the body cannot be used, it
-// refuses r, of who, and returns nil; badReply, unless it is nil, then gets an error for each
-// question that the body failed to answer.
+// readMessage returns the message in the body of r, with its notes and its trace context. If the
+// body is unusable, readMessage refuses r and returns nil. If badReply is not nil, it is then
+// called with an error for each question that the body should have answered.
 func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
 	body, status, reason := b.read(r, who)
 	if status != 0 {
-		w.Header().Set("Connection", "close") // the rest of the body is not wanted
+		w.Header().Set("Connection", "close") // do not read the rest of the body
 		if status == http.StatusServiceUnavailable {
 			unavailable(w, reason)
 		} else {
@@ -53,7 +53,7 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 		}
 		return m
 	}
-	bad, _ := errors.AsType[*jsonrpc.InvalidError](err) // it always is one
+	bad, _ := errors.AsType[*jsonrpc.InvalidError](err) // always ok
 	if badReply != nil && bad.Reply && !bad.ID.IsZero() {
 		badReply(jsonrpc.NewError(bad.ID, bad.Wire()))
 	}
@@ -65,9 +65,9 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 	return nil
 }
 
-// read reads a body within the limit of a message. Memory grows with what really
-// comes, not with what Content-Length says. A status other than 0 is why it failed;
-// if the client went away, nobody reads that.
+// read reads a body within the limit of a message. Its memory grows with the received bytes, not
+// with Content-Length. A status other than 0 says why it failed; if the client left, nobody reads
+// that.
 func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, status int, reason string) {
 	limit, large := b.limits.MaxMessage(), false
 	if r.ContentLength > int64(limit) {

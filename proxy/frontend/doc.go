@@ -1,5 +1,5 @@
-// Package frontend is how clients reach the proxy. It turns stdin and stdout, a
-// WebSocket, or HTTP into a [jsonrpc.Conn] and hands that to a Serve function.
+// Package frontend connects clients to the proxy. It makes a [jsonrpc.Conn] of stdin and stdout, a
+// WebSocket, or HTTP, and passes it to a Serve function.
 //
 //	stdin, stdout ────────────────────────────► Stdio ─────────┐
 //	                                                           │
@@ -8,72 +8,67 @@
 //	/mcp /mcp/NAME ──┘                    ├► session ──────────┘
 //	                                      └► principalConn ─────Conn─► ServePrincipal
 //
-// On stdio and on a WebSocket the connection is the session. Requests over HTTP have
-// no connection in common. In the legacy era a header names their session; in the
-// modern era they only have the same principal. Each POST says of which era it is
-// (headers.go).
+// On stdio and on a WebSocket the connection is the session. HTTP requests have no common
+// connection. In the legacy era a header names their session; in the modern era they only share a
+// principal. Each POST shows its era (headers.go).
 //
-// Legacy: each message to the client must find the response that carries it.
+// Legacy: each message to the client is assigned to the response that carries it.
 //
 //	POST ─► Queue ─► Recv ──┐               Send ─┬─ response ──► POST that asked
 //	                        └─►  Serve  ──────┘   ├─ Related ───► that POST's stream
 //	                                              └─ other ─────► standalone stream
 //
-// A POST is answered with plain JSON if its responses are there within 50 ms and
-// nothing comes before them, else with server-sent events. A stream of events outlives
-// its connection: a client that was cut off resumes it with a GET and Last-Event-ID.
-// So to drop the connection of a POST is not to cancel. DELETE, expiry and the end of
-// Serve end a session, and then every request that still waits gets the one error. A
-// session of HTTP+SSE (2024-11-05) has one stream, and ends with it.
+// A POST gets plain JSON if its responses arrive within 50 ms and nothing comes before them, else
+// server-sent events. An event stream outlives its connection: a client that lost the connection
+// resumes the stream by a GET with Last-Event-ID. So dropping the connection of a POST does not
+// cancel its requests. DELETE, expiry and the end of Serve end a session; then every open request
+// gets the connection-closed error. A session of HTTP+SSE (2024-11-05) has one stream, and ends
+// with it.
 //
-// Modern: a POST is checked against its headers, but for those that repeat arguments;
-// they go with the message to where the tool is known. The request gets an id of its
-// own and travels on the connection of its principal and path.
+// Modern: a POST is checked against its headers, except for those that repeat arguments, which
+// travel with the message to where the tool is known. The request gets an id of its own and travels
+// on the connection of its principal and path.
 //
 //	POST ─► checks ─► waiter ─► Queue ─► Recv ──┐            Send ─┬─ id ──────► waiter ─► POST
 //	                                            └► ServePrincipal ─┘  Related,
 //	                                                                  subscription
 //
-// JSON and events are as above, but the only streams are those of POSTs, and nothing
-// can be resumed: a POST that is dropped is a request that is cancelled.
+// JSON and events are as above, but only POSTs have streams, and nothing can be resumed: dropping a
+// POST cancels its request.
 //
-// The Guard asks an Identifier who sends a request, and each message says it
-// (Message.From). A session, an event and a connection are found by their principal
-// alone. When the proof of a client ends, so do the WebSocket, the streams that GETs
-// have opened, and the listens that it began.
+// The Guard asks an Identifier who sent a request, and stores the answer in each message
+// (Message.From). Sessions, events and connections are found by principal. When the proof of a
+// client ends, so do its WebSocket, the streams that its GETs opened, and its listens.
 //
-// From the top down: http.go has the configuration and the paths; streamable.go,
-// httpsse.go and modern.go handle requests; sessions.go is where sessions begin and
-// end; session.go with streams.go, and principal.go, are the Conns; guard.go and
-// identifier.go say who a client is; headers.go, body.go,
-// events.go and reply.go read and write HTTP; socket.go is a WebSocket. backlog.go and slots.go
-// bound what messages take.
+// From the top down: http.go has the configuration and the paths. streamable.go, httpsse.go and
+// modern.go handle requests. sessions.go begins and ends sessions. session.go with streams.go, and
+// principal.go, are the Conns. guard.go and identifier.go identify clients. headers.go, body.go,
+// events.go and reply.go read and write HTTP. socket.go is a WebSocket. backlog.go and slots.go
+// bound the memory of messages.
 //
-// Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs
-// ServePrincipal for each principal's connection. Responses are written by the
-// goroutines of net/http that handle the requests. interrupt.go names those of Stdio.
+// Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs ServePrincipal for
+// each principal's connection. The goroutines of net/http write the responses. interrupt.go lists
+// those of Stdio.
 //
 // Invariants:
-//   - Whoever takes a request out of a Table answers it: Send, a cancel, or the end.
-//     So each POST gets one ending, and late ones none. A modern POST whose client is
-//     gone takes its own request out.
-//   - A message goes out on one stream only, in the order of Send.
-//   - Each queue is bounded. While a connected client does not read its stream,
-//     Send to a session waits, for at most 30 s a write; then the client counts as
-//     cut off. What waits for a client that is cut off pushes out the oldest, 256
-//     events or 4 MiB a session; a question pushed out is answered with an error, so
-//     that no upstream waits for a client that never saw it. Send to a principal's
-//     connection never waits, since others use it: a request with more than 4 MiB of
-//     unread notifications is answered with an error and cancelled.
-//   - Whatever waits to be read counts for its principal (backlog.go), on all transports and
-//     in the queue of a session. Beyond its share what is kept for clients that may resume goes
-//     first, then its largest stream ends. Nothing of another principal's does.
-//   - Large messages have places and a time limit (slots.go), in bodies and on WebSockets.
-//   - There are never two connections of one principal on one path.
-//   - session.mu guards its streams too, principalConn.mu its waiters. Neither is held
+//   - Whoever takes a request out of a Table answers it: Send, a cancellation, or the end. So each
+//     POST is answered once. A modern POST whose client has left takes its own request.
+//   - A message is sent on one stream only, in the order of Send.
+//   - Each queue is bounded. While a connected client does not read its stream, Send to its session
+//     blocks, for at most 30 s a write; then the client counts as disconnected. Events for a
+//     disconnected client push out the oldest beyond 256 events or 4 MiB a session. A question that
+//     is pushed out is answered with an error, so that no upstream waits for it. Send to a
+//     principal's connection never blocks, because clients share it: a request with more than 4 MiB
+//     of unread notifications is answered with an error and cancelled.
+//   - All messages that wait to be read count for their principal (backlog.go), on all transports and
+//     in the queue of a session. If they exceed its share, events that are only kept for a resume go
+//     first, then its largest stream ends. Other principals lose nothing.
+//   - Large messages need a slot and have a time limit (slots.go), in bodies and on WebSockets.
+//   - A principal never has two connections on one path.
+//   - session.mu also guards the session's streams, principalConn.mu its waiters. Neither is held
 //     across I/O.
 //
-// The package does not look into messages, except for the id and method of
-// requests, the version in initialize, what notifications/cancelled cancels, and
-// what the modern era repeats in headers.
+// The package does not look into messages, except for the id and method of requests, the version in
+// initialize, the request id in notifications/cancelled, and the values that the modern era repeats
+// in headers.
 package frontend

@@ -20,36 +20,36 @@ const (
 )
 
 const (
-	// stall is how long a client may take for one piece of a response. One that
-	// takes longer is treated like one whose connection dropped.
+	// stall bounds the time in which a client must take one piece of a response. Otherwise it
+	// counts as disconnected.
 	stall = 30 * time.Second
 	piece = 64 << 10
 
-	// smallBody is what net/http holds back, so that it finds the length itself.
+	// smallBody is the size up to which net/http buffers a body and sets Content-Length itself.
 	smallBody = 2 << 10
 
-	// keepAlive is the pause after which an idle event stream carries a comment.
-	// Most load balancers and the like close one that is idle for 60 s.
+	// keepAlive is the idle time after which an event stream sends a comment. Most load balancers
+	// close connections that are idle for 60 s.
 	keepAlive = 15 * time.Second
 
-	// retryMillis is what a client waits before it resumes a dropped stream.
+	// retryMillis is the time that a client waits before it resumes a dropped stream.
 	retryMillis = "500"
 )
 
 // An event is one message of a response.
 type event struct {
 	data     []byte     // JSON text
-	id       jsonrpc.ID // of a response, or of a question, which is a request to the client
+	id       jsonrpc.ID // of a response or a question; a question is a request to the client
 	response bool
-	refused  *identity.Refusal // beside an error that a policy has answered with
+	refused  *identity.Refusal // of an error with which a policy answered
 }
 
 // appendEvent appends one server-sent event to b:
 //
 //	event: message\nid: 3-17\ndata: {"jsonrpc":"2.0",…}\n\n
 //
-// A field whose value is "" is left out, except data. Data of several lines
-// becomes several data fields, so nothing in it can forge a field.
+// Fields with the value "" are left out, except data. Data of several lines becomes several data
+// fields, so that no data can forge a field.
 func appendEvent(b []byte, name, id string, data []byte) []byte {
 	if name != "" {
 		b = append(append(append(b, "event: "...), name...), '\n')
@@ -67,7 +67,7 @@ func appendEvent(b []byte, name, id string, data []byte) []byte {
 	}
 }
 
-// cutLine cuts data at its first line end, which is \n, \r\n or \r.
+// cutLine cuts data at its first line end: \n, \r\n or \r.
 func cutLine(data []byte) (line, rest []byte, more bool) {
 	i := bytes.IndexAny(data, "\r\n")
 	if i < 0 {
@@ -80,13 +80,13 @@ func cutLine(data []byte) (line, rest []byte, more bool) {
 	return data[:i], rest, true
 }
 
-// eventID names an event within its session: "3-17" is the 17th event of the
-// third stream. "3-0" is before the first.
+// eventID returns the id of an event in its session: "3-17" is the 17th event of the third stream,
+// "3-0" is before its first.
 func eventID(stream, event int) string {
 	return strconv.Itoa(stream) + "-" + strconv.Itoa(event)
 }
 
-// parseEventID is the reverse of eventID.
+// parseEventID is the inverse of eventID.
 func parseEventID(id string) (stream, event int, ok bool) {
 	s, e, _ := strings.Cut(id, "-")
 	stream, err1 := strconv.Atoi(s)
@@ -94,8 +94,8 @@ func parseEventID(id string) (stream, event int, ok bool) {
 	return stream, event, err1 == nil && err2 == nil && eventID(stream, event) == id
 }
 
-// A responder writes a response to a client that may be slow: each piece gets
-// stall to leave. The event stream is collected in buf until flush.
+// A responder writes a response to a client that may be slow: each piece may take stall. buf
+// collects events until flush.
 type responder struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
@@ -123,8 +123,8 @@ func (r *responder) write(b []byte) error {
 	return nil
 }
 
-// abort makes write fail, also one that waits for the client. It may be called as long as
-// the handler of the request has not returned.
+// abort makes write fail, even if it is blocked. It must not be called after the handler of the
+// request has returned.
 func (r *responder) abort() {
 	r.aborted.Store(true)
 	r.rc.SetWriteDeadline(time.Unix(1, 0))
@@ -132,8 +132,7 @@ func (r *responder) abort() {
 
 var errAborted = errors.New("the response was abandoned")
 
-// extend gives the next write its time. A ResponseWriter that has no deadlines
-// cannot block.
+// extend sets the deadline of the next write. A ResponseWriter without deadlines cannot block.
 func (r *responder) extend() { r.rc.SetWriteDeadline(time.Now().Add(stall)) }
 
 // begin sends the header of an event stream.
@@ -141,31 +140,31 @@ func (r *responder) begin() error {
 	h := r.w.Header()
 	h["Content-Type"] = []string{typeSSE}
 	h["Cache-Control"] = []string{"no-cache, no-transform"}
-	h["X-Accel-Buffering"] = []string{"no"} // or nginx holds events back
+	h["X-Accel-Buffering"] = []string{"no"} // nginx would hold events back
 	r.w.WriteHeader(http.StatusOK)
 	return r.flush()
 }
 
-// prime gives the client an event id before there is an event, with which it can
-// resume (2025-11-25 basic/transports: "an SSE event consisting of an event ID
-// and an empty data field"). Clients of older versions choke on empty data.
+// prime sends an event id before the first event, so that the client can resume (2025-11-25
+// basic/transports: "an SSE event consisting of an event ID and an empty data field"). Clients of
+// older versions fail on empty data.
 func (r *responder) prime(id string) error {
 	r.buf = append(append(append(r.buf, "id: "...), id...), "\nretry: "+retryMillis+"\ndata:\n\n"...)
 	return r.flush()
 }
 
-// comment sends what clients ignore.
+// comment sends a comment, which clients ignore.
 func (r *responder) comment() error {
 	r.buf = append(r.buf, ":\n\n"...)
 	return r.flush()
 }
 
-// flush sends what is in buf.
+// flush sends buf.
 func (r *responder) flush() error {
 	err := r.write(r.buf)
 	r.buf = r.buf[:0]
 	if cap(r.buf) > piece {
-		r.buf = nil // one large event is no reason to hold on to memory
+		r.buf = nil // do not keep the memory of one large event
 	}
 	if err != nil {
 		return err
@@ -177,18 +176,18 @@ func (r *responder) flush() error {
 	return r.rc.Flush()
 }
 
-// A feed is where the events of one HTTP response come from.
+// A feed is the source of the events of one HTTP response.
 type feed interface {
-	// next appends the events that are there to out, as server-sent events, and
-	// reports whether more may come.
+	// next appends the available events to out, as server-sent events, and reports whether more may
+	// come.
 	next(out []byte) (longer []byte, more bool)
 
-	written()             // what next returned went out
-	woken() chan struct{} // receives when next may have something
+	written()             // the result of next was sent
+	woken() chan struct{} // receives when next may have events
 }
 
-// copyEvents writes what f has until that ends, the client is gone, or ctx is done.
-// While there is nothing it keeps the connection alive.
+// copyEvents sends the events of f until f ends, the client leaves, or ctx ends. It sends comments
+// while there are no events.
 func copyEvents(ctx context.Context, out *responder, f feed) {
 	idle := time.NewTicker(keepAlive)
 	defer idle.Stop()
@@ -215,7 +214,7 @@ func copyEvents(ctx context.Context, out *responder, f feed) {
 	}
 }
 
-// notify puts a token into a channel of capacity 1, unless there is one.
+// notify puts a token into a channel of capacity 1, unless it has one.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

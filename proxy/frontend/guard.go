@@ -13,36 +13,33 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A Guard decides which HTTP requests reach a handler, and says who their clients are
-// (identify). It is the same for Streamable HTTP, HTTP+SSE and the WebSocket upgrade,
-// so their handlers check none of this again.
+// A Guard decides which HTTP requests reach a handler, and identifies their clients. It is the same
+// for Streamable HTTP, HTTP+SSE and WebSockets, so their handlers do not repeat these checks.
 //
-// A web page must not reach a proxy on its reader's machine. If the attacker's own
-// name resolves to 127.0.0.1, that name is in Host. A plain cross-site request has the
-// page in Origin, or at least Sec-Fetch-Site, if it is for an image or follows a link.
-// All are checked on every request. The zero Guard allows loopback names, and asks
-// nobody who they are.
+// A web page must not reach a proxy on the machine of its reader. If the attacker's own name
+// resolves to 127.0.0.1, that name is in Host. An ordinary cross-site request has the site in
+// Origin, or at least has Sec-Fetch-Site if it loads an image or follows a link. The Guard checks
+// all of them on every request. The zero Guard allows loopback names, and needs no credentials.
 type Guard struct {
-	// Clients says who they are. Nil asks for nothing: a client on a Unix socket is a
-	// user of this system, any other is identity.Nobody.
+	// Clients identifies clients. Nil needs no credentials: a client on a Unix socket is a user of
+	// this system, any other client is identity.Nobody.
 	Clients Identifier
 
-	// AllowedHosts are allowed besides loopback names and the addresses in
-	// Listen: a name for any port, a name:port for that port, "*" for all.
+	// AllowedHosts are allowed besides loopback names and the addresses in Listen: a name for any
+	// port, a name:port for that port, "*" for all.
 	AllowedHosts []string
 
-	// AllowedOrigins are allowed besides loopback origins: scheme://host[:port],
-	// or "*" for all. Their pages may also read what they get (CORS).
+	// AllowedOrigins are allowed besides loopback origins: scheme://host[:port], or "*" for all.
+	// Their pages may also read responses (CORS).
 	AllowedOrigins []string
 
 	Listen   []string // where the server listens: HOST:PORT or unix:///path
 	Insecure bool     // Listen may go beyond loopback without Clients
 
-	Refused func(*identity.Refusal) // told of each request that is refused for who sent it; nil: nobody is
+	Refused func(*identity.Refusal) // called for each request that is refused for its sender; nil: not called
 }
 
-// ErrExposed is returned by [Guard.Check] for a proxy that anyone on the network
-// could use.
+// ErrExposed is returned by [Guard.Check] for a proxy that anybody on the network could use.
 var ErrExposed = errors.New("listening beyond loopback needs client authentication, or insecure: true")
 
 // Check reports whether it is safe to listen at g.Listen. Call it before listening.
@@ -58,26 +55,24 @@ func (g *Guard) Check() error {
 	return nil
 }
 
-// A caller is who sends a request, as far as the Guard can tell, and which upstream
-// its path names, "" for all.
+// A caller is the sender of a request, and the upstream in its path, "" for all.
 type caller struct {
 	who      *identity.Identity
 	upstream string
 }
 
-// connKey is what modern requests that share a connection have in common.
+// connKey returns the key of the connection that modern requests share.
 func (c caller) connKey() connKey { return connKey{c.who.Principal, c.upstream} }
 
-// A connKey is a principal, and which upstream a path names, "" for all.
+// A connKey is a principal and the upstream in a path, "" for all.
 type connKey struct {
 	principal identity.Principal
 	upstream  string
 }
 
-// identify checks a request and says who its client is. If the request is refused, it
-// has been answered and ok is false: 403 for a foreign Host or Origin, 400 for a header
-// that comes twice, what Clients says. A CORS preflight, which carries no token, has been
-// answered with 204.
+// identify checks a request and identifies its client. If ok is false, identify has answered the
+// request: 403 for a foreign Host or Origin, 400 for a duplicate header, the refusal of Clients, or
+// 204 for a CORS preflight, which has no token.
 func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
 	if g.Admit(w, r) != nil {
 		return nil, false
@@ -97,9 +92,8 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.
 	return who, why == nil
 }
 
-// Admit is the part of g for handlers that check Origin and token themselves. It
-// returns why r is refused, and has then answered it: 403 to a foreign Host, 400 to
-// a header that comes twice.
+// Admit is the part of g for handlers that check Origin and token themselves. If r is refused, it
+// returns why and has answered r: 403 for a foreign Host, 400 for a duplicate header.
 func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) error {
 	if !g.hostAllowed(r) {
 		refuse(w, http.StatusForbidden, "Host is not allowed")
@@ -114,10 +108,10 @@ func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// OwnPage checks a request of a page that is ours, or for it, and says who its client is, or
-// why it is refused. If ok is false it has been answered: what another site shows or sends may
-// not have it, whatever AllowedOrigins say, and nothing is answered with CORS. Otherwise one of
-// who and why is nil, and what the client can do about why is in the header already.
+// OwnPage checks a request for one of our own pages, or from one, and identifies its client. If ok
+// is false it has answered the request: other sites may neither show nor send it, whatever
+// AllowedOrigins says, and there is no CORS header. Otherwise exactly one of who and why is nil,
+// and the header already has the challenge for why.
 func (g *Guard) OwnPage(w http.ResponseWriter, r *http.Request) (who *identity.Identity, why *identity.Refusal, ok bool) {
 	if g.Admit(w, r) != nil {
 		return nil, nil, false
@@ -135,12 +129,12 @@ func (g *Guard) OwnPage(w http.ResponseWriter, r *http.Request) (who *identity.I
 	return who, why, true
 }
 
-// onceOnly are headers that must not come twice. One component may read the first
-// and another the last, and the second then serves what the first did not allow.
-// net/http refuses a second Host, and HTTP.route a second version.
+// onceOnly are headers that must not be repeated. Otherwise one component could check the first
+// value and another use the last one. net/http rejects a second Host, and HTTP.route a second
+// version.
 var onceOnly = []string{"Origin", "Authorization", headerSession}
 
-// What Admit returns.
+// Errors of Admit.
 var (
 	errHost  = errors.New("its Host is not allowed")
 	errTwice = errors.New("one of its headers comes twice")
@@ -164,8 +158,8 @@ func (g *Guard) hostAllowed(r *http.Request) bool {
 	return slices.ContainsFunc(g.Listen, listens) || isLocalAddr(r, host)
 }
 
-// Names reports whether r comes by an address, or by a name that somebody has listed: a name
-// that "*" alone lets in may be any web page's own.
+// Names reports whether Host is an address or a listed name. A name that only "*" allows may belong
+// to any web page.
 func (g *Guard) Names(r *http.Request) bool {
 	if _, err := netip.ParseAddr(hostOnly(r.Host)); err == nil {
 		return true
@@ -175,9 +169,9 @@ func (g *Guard) Names(r *http.Request) bool {
 	return listed.hostAllowed(r)
 }
 
-// isLocalAddr reports whether host is the address on which the connection came in:
-// that is what listening at 0.0.0.0 means. An attacker's name that resolves to the
-// address is in Host itself. Browsers do not reach Unix sockets.
+// isLocalAddr reports whether host is the address on which the connection came in, for a proxy that
+// listens at 0.0.0.0. An attacker's name that resolves to that address would itself be in Host.
+// Browsers do not reach Unix sockets.
 func isLocalAddr(r *http.Request, host string) bool {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	switch local := local.(type) {
@@ -197,9 +191,9 @@ const (
 	corsExposed = "Mcp-Session-Id, Retry-After, WWW-Authenticate"
 )
 
-// checkOrigin reports whether r's Origin is allowed, and adds the CORS headers if
-// it is. Only browsers send an Origin. They leave it out for images, links and the like, and
-// then Sec-Fetch-Site says that another site wants them. Older ones send neither.
+// checkOrigin reports whether r's Origin is allowed, and adds the CORS headers if it is. Only
+// browsers send an Origin. They omit it for images, links and the like; then Sec-Fetch-Site tells
+// that another site sends the request. Older browsers send neither.
 func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -221,14 +215,14 @@ func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// isLocalOrigin reports whether origin is a page that this machine serves itself.
+// isLocalOrigin reports whether origin is a page of a server on this machine.
 func isLocalOrigin(origin string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
 }
 
-// corsParams returns the Mcp-Param headers that a preflight asks for, to be
-// appended. The schemas of tools name them, so nobody can list them here.
+// corsParams returns the Mcp-Param headers that a preflight asks for, as a suffix of corsHeaders.
+// The schemas of tools define them, so they cannot be listed here.
 func corsParams(r *http.Request) string {
 	var b strings.Builder
 	for _, line := range r.Header["Access-Control-Request-Headers"] {
@@ -252,7 +246,7 @@ func hostOnly(addr string) string {
 	return strings.TrimSuffix(strings.Trim(addr, "[]"), ".")
 }
 
-// isLoopback reports whether host always means this machine.
+// isLoopback reports whether host always is this machine.
 func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -261,9 +255,8 @@ func isLoopback(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// FromOtherSite reports whether a browser sends r for a page that is not ours, or follows a
-// link on one. Another port of the same machine is another site. Nothing but a browser sends
-// these headers.
+// FromOtherSite reports whether r comes from a browser, for another site's page or from a link on
+// it. Another port of the same machine is another site. Only browsers send these headers.
 func FromOtherSite(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 		return true

@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// The headers of Streamable HTTP, in the form in which net/http keeps them. The
-// last two are of the modern era.
+// The headers of Streamable HTTP, in the canonical form of net/http. The last two are of the modern
+// era.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
@@ -26,8 +26,7 @@ var versions = []string{"2025-03-26", "2025-06-18", "2025-11-25"}
 
 func knownVersion(v string) bool { return v == "" || slices.Contains(versions, v) }
 
-// checkPost checks the headers that every POST must have, and refuses one that
-// lacks them.
+// checkPost checks the headers that every POST needs, and refuses the POST if they are wrong.
 func checkPost(w http.ResponseWriter, r *http.Request) bool {
 	if mediaType(r.Header.Get("Content-Type")) != typeJSON {
 		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json")
@@ -51,8 +50,8 @@ func checkAccept(w http.ResponseWriter, r *http.Request, types ...string) bool {
 	return true
 }
 
-// accepts reports whether the client accepts want, "type/subtype". A client that
-// does not say what it accepts accepts everything.
+// accepts reports whether the client accepts want, "type/subtype". A client without an Accept
+// header accepts everything.
 func accepts(r *http.Request, want string) bool {
 	values := r.Header["Accept"]
 	if len(values) == 0 {
@@ -79,14 +78,14 @@ func mediaType(value string) string {
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// modernHeader reports whether a header of r names a version without sessions,
-// known or not. Versions are dates; anything else decides nothing.
+// modernHeader reports whether a header of r names a version of the modern era, known or not. A
+// value that is no date does not count.
 func modernHeader(r *http.Request) bool {
 	return slices.ContainsFunc(r.Header[headerVersion], func(v string) bool { return mcp.IsModern(v) && v[0] <= '9' })
 }
 
-// isModern reports whether the body of a POST is of the modern era. A batch is, if
-// one of its messages is.
+// isModern reports whether the body of a POST is of the modern era. A batch is if one of its
+// messages is.
 func isModern(m *jsonrpc.Message) bool {
 	if m.Batch != nil {
 		return slices.ContainsFunc(m.Batch, isModern)
@@ -95,8 +94,8 @@ func isModern(m *jsonrpc.Message) bool {
 	return n.Method.ModernOnly() || n.Has(mcp.Version)
 }
 
-// twoVersions refuses a request that names its version twice, and reports whether
-// it did. A POST of the modern era is left to checkModern, which knows its id.
+// twoVersions refuses a request with a duplicate version header, and reports whether it did. It
+// leaves a POST of the modern era to checkModern, which knows the id.
 func twoVersions(w http.ResponseWriter, r *http.Request, path string) bool {
 	modern := modernHeader(r)
 	switch {
@@ -110,10 +109,9 @@ func twoVersions(w http.ResponseWriter, r *http.Request, path string) bool {
 	return true
 }
 
-// checkModern compares a message of a modern client with the headers that repeat
-// parts of it. It returns why the message is refused with 400, nil if it is not.
-// A client that made several mistakes sees the error of the first check that fails,
-// so the order counts.
+// checkModern compares a message of a modern client with the headers that repeat parts of it. It
+// returns the error for a response with 400, nil if they match. The order of the checks decides
+// which error a client with several mistakes gets.
 func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	switch {
 	case len(h[headerVersion]) > 1:
@@ -129,7 +127,7 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	meta, err := n.Claim()
 	key := n.Method.HeaderKey()
 	switch {
-	case errors.Is(n.Err(mcp.Key), mcp.ErrTooLong): // no header repeats it
+	case errors.Is(n.Err(mcp.Key), mcp.ErrTooLong): // no header can repeat it
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + n.Err(mcp.Key).Error()}
 	case key != "" && (err != nil || n.Err(mcp.Key) != nil):
 		return ambiguous(`_meta" or "` + key)
@@ -155,9 +153,9 @@ func ambiguous(keys string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "` + keys + `" is ambiguous`}
 }
 
-// checkNotification is checkModern for notifications. They need no headers and no
-// _meta ("header requirements for notification POSTs are not defined by this
-// revision"), but what is there must be right.
+// checkNotification is checkModern for notifications. They need no headers and no _meta ("header
+// requirements for notification POSTs are not defined by this revision"), but those that they have
+// must match.
 func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	meta, err := mcp.Read(m).Claim()
 	version := strings.Trim(h.Get(headerVersion), " \t")
@@ -178,12 +176,12 @@ func checkNotification(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
-// says reports whether there is one value and it is want.
+// says reports whether values is exactly want.
 func says(values []string, want string) bool {
 	return len(values) == 1 && strings.Trim(values[0], " \t") == want
 }
 
-// names reports whether there is one value of Mcp-Name and it is the JSON string want.
+// names reports whether values is exactly one Mcp-Name, for the JSON string raw.
 func names(values []string, raw json.RawMessage) bool {
 	want, ok := jsonrpc.Unquote(raw)
 	if !ok || len(values) != 1 {
@@ -193,8 +191,8 @@ func names(values []string, raw json.RawMessage) bool {
 	return ok && got == want
 }
 
-// repeated returns the headers that repeat arguments of a call. They go with the
-// message, and are checked where the tool's schema is known. Nobody writes to them.
+// repeated returns the headers that repeat arguments of a call. They travel with the message, and
+// are checked where the tool's schema is known. The map must not be changed.
 func repeated(h http.Header) map[string][]string {
 	found := nothingRepeated
 	for name, values := range h {
@@ -211,8 +209,8 @@ func repeated(h http.Header) map[string][]string {
 
 var nothingRepeated = map[string][]string{}
 
-// traceOf returns which trace a request says that it is part of; nil for none. Two parents
-// are as good as none, and lists may come in several headers (W3C Trace Context, 3.2 and
+// traceOf returns the trace context in the headers of a request; nil for none. A duplicate
+// traceparent is ignored, and lists may be split over several headers (W3C Trace Context, 3.2 and
 // 3.3.1).
 func traceOf(h http.Header) *jsonrpc.TraceContext {
 	parent := h["Traceparent"]

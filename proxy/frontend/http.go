@@ -21,50 +21,48 @@ import (
 //	/ws /ws/NAME        WebSocket
 //	/sse /message       the transport of 2024-11-05
 //	/healthz            200, or 503 while draining; unguarded
-//	/.well-known/oauth-protected-resource and below: how to prove who one is
+//	/.well-known/oauth-protected-resource and below: metadata for authentication
 //
-// It is an [http.Handler]. Its fields must not change once it serves.
+// It is an [http.Handler]. Its fields must not change after the first request.
 type HTTP struct {
-	// Serve is the session of one client with one upstream, "" for all. Who the client
-	// is goes for all its messages. It owns c until it returns. Its ctx outlives the
-	// client's requests, and is cancelled by Close.
+	// Serve serves one session: one client with one upstream, "" for all. who is the sender of all
+	// its messages. It owns c until it returns. Its ctx outlives the client's requests, and Close
+	// cancels it.
 	Serve func(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error
 
-	// ServePrincipal is the session of all modern clients (2026-07-28) that are one
-	// principal and use one path. c carries the requests of all of them, under ids of
-	// its own. It owns c until it returns, and is called again with the next request.
-	// Its ctx is like that of Serve. Nil refuses these clients.
+	// ServePrincipal serves all modern clients (2026-07-28) with the same principal and path. c
+	// carries the requests of all of them, under ids of its own. It owns c until it returns, and is
+	// called again for the next request. Its ctx is like that of Serve. Nil refuses these clients.
 	ServePrincipal func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error
 
-	// Known reports whether there is an upstream of a name for /mcp/NAME and /ws/NAME, as
-	// far as a client may know. Nil knows none.
+	// Known reports whether the upstream of /mcp/NAME or /ws/NAME exists, as far as the client may
+	// know. Nil knows none.
 	Known func(who *identity.Identity, upstream string) bool
 
-	// Names returns the upstreams that Known knows for a client, for who asked for another
-	// one. Nil returns none.
+	// Names returns the upstreams that Known knows for a client, for an error message. Nil returns
+	// none.
 	Names func(who *identity.Identity) []string
 
-	// Admit is asked when a client begins a session, a WebSocket, or the connection on
-	// which modern requests of a principal travel: besides Sessions, which bounds all of
-	// them together. Its leave is called once, when that has ended. Nil admits everybody.
+	// Admit is called when a client begins a session or a WebSocket, or when a principal's
+	// connection begins, in addition to the bound by Sessions. leave is called once, when that has
+	// ended. Nil admits everybody.
 	Admit func(who *identity.Identity) (leave func(), refusal *identity.Refusal)
 
 	Guard  Guard
 	Limits jsonrpc.Limits
 
-	Sessions    int           // at a time, of all kinds; a principal's is one; zero means 256
-	SessionIdle time.Duration // without any request open; zero means 30 minutes, negative for ever
+	Sessions    int           // at a time, of all kinds; a principal's connection counts as one; zero means 256
+	SessionIdle time.Duration // without an open request; zero means 30 minutes, negative for ever
 
-	// SessionGone is how long a legacy session lasts after its GET stream closed, if
-	// nothing comes from its client any more and it has nothing in flight. Zero means
-	// 5 minutes, negative as long as any other session. A client that leaves without a
-	// DELETE shows it by nothing else. A client may also continue without the stream:
-	// the TypeScript SDK does after two retries, and does not begin anew after a 404.
-	// Its next request shows that, and from then on SessionIdle alone counts, as for a
-	// client that never had the stream.
+	// SessionGone is how long a legacy session lasts after its GET stream was closed, if its client
+	// sends nothing more and nothing is in flight. Zero means 5 minutes, negative as long as any
+	// other session. A client that leaves without a DELETE gives no other sign. But a client may
+	// also continue without the stream: the TypeScript SDK does after two retries, and does not
+	// start again after a 404. Its next request shows that; from then on only SessionIdle counts,
+	// as for a client that never had the stream.
 	SessionGone time.Duration
 
-	Traces bool // messages say which trace their request was part of
+	Traces bool // read trace contexts from headers
 
 	Log *slog.Logger // nil discards
 
@@ -117,7 +115,7 @@ func (h *HTTP) serveHealth(w http.ResponseWriter) {
 	w.Write([]byte("ok"))
 }
 
-// route finds the handler of a request that the guard passed.
+// route finds the handler of a request that passed the Guard.
 func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Identity) {
 	path, upstream := r.URL.Path, ""
 	for _, prefix := range []string{"/mcp/", "/ws/"} {
@@ -149,7 +147,7 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	}
 }
 
-// others tells a client which upstreams there are.
+// others lists the upstreams that a client may use, for an error message.
 func (h *HTTP) others(who *identity.Identity) string {
 	const most = 20
 	var names []string
@@ -166,8 +164,7 @@ func (h *HTTP) others(who *identity.Identity) string {
 	return "; there are " + strings.Join(names, ", ") + more
 }
 
-// serveWS is the WebSocket endpoint: one session for as long as the connection
-// lives.
+// serveWS is the WebSocket endpoint. The connection is the session.
 func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from caller) {
 	if r.Method != http.MethodGet {
 		notAllowed(w, "GET")
@@ -183,18 +180,18 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from caller) {
 		leave()
 		return
 	}
-	go h.open.serveWS(from, c, leave) // the handler's goroutine has a large stack and holds the request
+	go h.open.serveWS(from, c, leave) // a new goroutine: the handler's has a large stack and keeps the request alive
 }
 
-// Drain makes /healthz answer 503, and every request that would begin a new session.
-// Open sessions continue.
+// Drain makes /healthz and every request that would begin a session answer 503. Open sessions
+// continue.
 func (h *HTTP) Drain() {
 	h.init()
 	h.open.drain()
 }
 
-// Close drains, cancels the context of every Serve and waits until all have
-// returned. The server's Shutdown, called next, waits for the last bytes.
+// Close drains, cancels the context of every Serve and waits until all have returned. Afterwards
+// the server's Shutdown waits for the last bytes.
 func (h *HTTP) Close() {
 	h.init()
 	h.open.close()

@@ -5,15 +5,15 @@ import (
 	"net/http"
 )
 
-// The HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first
-// event names the endpoint for POSTs, all messages to the client follow on it,
-// and when it drops the session is over. It ends when the proof of its client does.
+// An httpSSE is the HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first event
+// names the endpoint for POSTs, all messages to the client follow, and when it drops the session is
+// over. It also ends with the proof of its client.
 type httpSSE struct {
 	open   *openSessions
 	bodies *bodies
 }
 
-// get opens a session and is its stream.
+// get opens a session and writes its stream.
 func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if r.Method != http.MethodGet {
 		notAllowed(w, "GET, OPTIONS")
@@ -41,7 +41,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if out.begin() != nil {
 		return
 	}
-	// Relative, so that it holds behind whatever path prefix a client sees.
+	// Relative, so that it works behind any path prefix.
 	out.buf = appendEvent(out.buf, "endpoint", "", []byte("message?sessionId="+s.id))
 	if out.flush() != nil {
 		return
@@ -49,7 +49,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	copyEvents(ctx, out, rd)
 }
 
-// lostBy returns why a stream is lost that its session needs.
+// lostBy returns why the stream of a session was lost.
 func lostBy(ctx context.Context) error {
 	if why := proofEnd(ctx); why != nil {
 		return why
@@ -57,7 +57,7 @@ func lostBy(ctx context.Context) error {
 	return errDropped
 }
 
-// post takes one message for the session that the query names.
+// post receives one message for the session in the query.
 func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	if r.Method != http.MethodPost {
 		notAllowed(w, "POST, OPTIONS")

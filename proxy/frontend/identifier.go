@@ -11,30 +11,29 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An Identifier says who clients are. It is called for each request, by many goroutines
-// at once.
+// An Identifier identifies clients. It is called for each request, concurrently.
 type Identifier interface {
-	// Asks reports whether clients have to prove who they are.
+	// Asks reports whether clients need credentials.
 	Asks() bool
 
-	// Identify says who the client of r is, or why r is refused: exactly one is nil. It
+	// Identify returns the identity of the client of r, or why r is refused: exactly one is nil. It
 	// does not answer r.
 	Identify(r *http.Request) (*identity.Identity, *identity.Refusal)
 
-	// Good returns a ctx that is done when a client may not go on with what it has opened,
-	// since its proof was withdrawn; nil if nothing but its Expires says so.
+	// Good returns a ctx that ends when a client's proof is withdrawn, so that what the client has
+	// opened must end; nil if only its Expires ends it.
 	Good(who *identity.Identity) context.Context
 
-	// Challenge returns the WWW-Authenticate header (RFC 6750, section 3) of a response
-	// that refuses r; "" for none. A policy may have refused it instead of Identify.
+	// Challenge returns the WWW-Authenticate header (RFC 6750, section 3) for a response that
+	// refuses r; "" for none. The refusal may come from a policy instead of Identify.
 	Challenge(r *http.Request, why *identity.Refusal) string
 
-	// Metadata returns the JSON of a document at [identity.MetadataPath] or below it (RFC
-	// 9728), and false if there is none.
+	// Metadata returns the JSON document at a path at or below [identity.MetadataPath] (RFC 9728),
+	// and false if there is none.
 	Metadata(r *http.Request) ([]byte, bool)
 }
 
-// noIdentifier is the Identifier that asks for nothing.
+// noIdentifier is the Identifier that needs no credentials.
 type noIdentifier struct{}
 
 func (noIdentifier) Asks() bool { return false }
@@ -56,7 +55,7 @@ func (g *Guard) clients() Identifier {
 	return g.Clients
 }
 
-// Refuse answers r with what a refusal says.
+// Refuse answers r with a refusal.
 func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, why *identity.Refusal) {
 	if g.Refused != nil {
 		g.Refused(why)
@@ -71,8 +70,7 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, why *identity.Ref
 	g.writeRefused(w, r, why, jsonrpc.NewError(jsonrpc.ID{}, err).Append(nil))
 }
 
-// writeRefused answers r with the status of a refusal, what the client can do about it,
-// and the error that says so.
+// writeRefused answers r with the status and the challenge of a refusal. body is the error.
 func (g *Guard) writeRefused(w http.ResponseWriter, r *http.Request, why *identity.Refusal, body []byte) {
 	if challenge := g.clients().Challenge(r, why); challenge != "" {
 		w.Header().Set("WWW-Authenticate", challenge)
@@ -86,14 +84,14 @@ func (g *Guard) writeRefused(w http.ResponseWriter, r *http.Request, why *identi
 	writeJSON(w, why.Status, body)
 }
 
-// asksMetadata reports whether r asks how to prove who one is, which nobody can have
-// proved yet. Where nothing is asked for, the path is as any other.
+// asksMetadata reports whether r asks for the metadata for authentication, which needs no
+// credentials. If the proxy needs none anywhere, the path has no meaning.
 func (g *Guard) asksMetadata(r *http.Request) bool {
 	rest, ok := strings.CutPrefix(r.URL.Path, identity.MetadataPath)
 	return ok && (rest == "" || rest[0] == '/') && g.clients().Asks()
 }
 
-// serveMetadata is public: for all who have the right Host, and for pages of any origin.
+// serveMetadata serves everybody with the right Host, and pages of any origin.
 func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	if g.Admit(w, r) != nil {
 		return
@@ -117,14 +115,14 @@ func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// errExpired and errWithdrawn are the ends of what a client may not use any longer.
+// errExpired and errWithdrawn are the causes when the proof of a client ends.
 var (
 	errExpired   = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenExpired, Delivered: true}
 	errWithdrawn = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenWithdrawn, Delivered: true}
 )
 
-// whileGood returns a ctx for a stream that who receives. It also ends when the proof of
-// who does, with the cause errExpired or errWithdrawn. No goroutine waits for that.
+// whileGood returns a ctx for a stream of the client who. It also ends when the client's proof
+// does, with the cause errExpired or errWithdrawn. It needs no goroutine.
 func (g *Guard) whileGood(ctx context.Context, who *identity.Identity) (context.Context, context.CancelFunc) {
 	good := g.clients().Good(who)
 	if who.Expires.IsZero() && good == nil {
@@ -147,7 +145,7 @@ func (g *Guard) whileGood(ctx context.Context, who *identity.Identity) (context.
 	}
 }
 
-// onEnd calls fn if the proof of who ends before ctx does, or before stop is called.
+// onEnd calls fn if the proof of who ends before ctx, and before stop is called.
 func (g *Guard) onEnd(ctx context.Context, who *identity.Identity, fn func(why *jsonrpc.ClosedError)) (stop func()) {
 	good, release := g.whileGood(ctx, who)
 	forgo := context.AfterFunc(good, func() {
@@ -161,7 +159,7 @@ func (g *Guard) onEnd(ctx context.Context, who *identity.Identity, fn func(why *
 	}
 }
 
-// proofEnd returns how the end of a proof has ended ctx; nil if it has not.
+// proofEnd returns the cause if the end of a proof has ended ctx; else nil.
 func proofEnd(ctx context.Context) *jsonrpc.ClosedError {
 	switch context.Cause(ctx) {
 	case errExpired:

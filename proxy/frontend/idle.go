@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// An idleTimer counts the HTTP requests that use a session or a principal's connection,
-// and ends it when there was none for a while. The lock of its owner guards it: hold,
-// release and start take the lock themselves, all other methods need it.
+// An idleTimer counts the HTTP requests that use a session or a principal's connection, and ends it
+// when it has been idle for a while. The lock of its owner guards it. hold, release and start lock
+// it themselves, all other methods need it.
 type idleTimer struct {
 	mu *sync.Mutex // of the owner
 
 	over   bool // stop was called
 	idle   time.Duration
-	gone   time.Duration // the same while it is alone
-	expiry *time.Timer   // nil: it never expires
+	gone   time.Duration // idle while alone is set
+	expiry *time.Timer   // nil: never expires
 	open   int           // HTTP requests being served
-	last   time.Time     // when open became 0, or cut was called
-	alone  bool          // cut was called, and nothing showed since that the client is there
+	last   time.Time     // time when open became 0, or of cut
+	alone  bool          // cut was called, and the client has not shown itself since
 }
 
 const never = time.Duration(math.MaxInt64)
 
-// start makes expire be called after idle, and again whenever expired says that it was not the end. What is
-// not above zero is never.
+// start calls expire after idle, and again each time expired returns false. Durations that are not
+// above zero mean never.
 func (t *idleTimer) start(idle, gone time.Duration, expire func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,8 +41,8 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-// hold keeps the owner from expiring while an HTTP request is served; false if it has
-// ended. The caller must release it.
+// hold prevents expiry while an HTTP request is served; false if the owner has ended. The caller
+// must release it.
 func (t *idleTimer) hold() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,11 +61,10 @@ func (t *idleTimer) release() {
 	}
 }
 
-// clientPresent notes that the client is there.
+// clientPresent notes that the client has shown itself.
 func (t *idleTimer) clientPresent() { t.alone = false }
 
-// cut notes that the client closed a stream that it keeps open as long as it is
-// there.
+// cut notes that the client closed a stream that it keeps open as long as it is there.
 func (t *idleTimer) cut() {
 	t.alone, t.last = true, time.Now()
 	if t.expiry != nil {
@@ -73,9 +72,9 @@ func (t *idleTimer) cut() {
 	}
 }
 
-// expired is called when the timer fired. It reports whether that is the end. If there
-// was a request meanwhile, or if kept is set for a client that is alone, it is not, and
-// the timer is set anew: requests do not touch it.
+// expired is called when the timer fires, and reports whether the owner has expired. It has not if
+// there was a request since the timer was set, or if kept is set and the client is alone. Then the
+// timer is set again; requests do not reset it.
 func (t *idleTimer) expired(kept bool) bool {
 	if t.over {
 		return false

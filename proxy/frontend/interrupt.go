@@ -6,12 +6,10 @@ import (
 	"time"
 )
 
-// Nothing interrupts a read or write of a descriptor that was inherited in
-// blocking mode, not even closing it. A pipe or a socket, which is what programs
-// give us, can be made non-blocking; for the rest, a terminal or a file, a
-// goroutine does nothing but read or write. Close lets go of such a goroutine:
-// it stays, until the other side acts or the process ends. It is the one place
-// in the proxy that may leave any behind.
+// Nothing interrupts a read or write of a descriptor that was inherited in blocking mode, not even
+// closing it. A pipe or a socket, the usual case, can be made non-blocking. For a terminal or a
+// file, a goroutine only reads or writes. Close abandons that goroutine: it stays until the other
+// side acts or the process ends. Nothing else in the proxy leaves goroutines behind.
 
 // interruptibleReader returns f as a reader that Close unblocks. It owns f.
 func interruptibleReader(f *os.File) io.ReadCloser {
@@ -39,11 +37,11 @@ func interruptibleWriter(f *os.File) io.WriteCloser {
 	return w
 }
 
-// canBeInterrupted reports whether closing f unblocks its reads and writes, which
-// is so where deadlines are possible.
+// canBeInterrupted reports whether closing f unblocks its reads and writes, which it does if f
+// supports deadlines.
 func canBeInterrupted(f *os.File) bool { return f.SetDeadline(time.Time{}) == nil }
 
-// A blockingReader reads a file in a goroutine of its own.
+// A blockingReader reads a file in its own goroutine.
 type blockingReader struct {
 	f      *os.File
 	chunks chan chunk    // from pump to Read; never closed
@@ -88,18 +86,18 @@ func (r *blockingReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close is for one call.
+// Close must be called once.
 func (r *blockingReader) Close() error {
 	close(r.gone)
 	return r.f.Close()
 }
 
-// A blockingWriter writes a file in a goroutine of its own. Its Write is for one
-// caller at a time, and keeps p if Close came first.
+// A blockingWriter writes a file in its own goroutine. Only one goroutine may call Write. Write
+// keeps p if Close comes first.
 type blockingWriter struct {
 	f       *os.File
 	text    chan []byte   // from Write to pump; never closed
-	written chan error    // its answer; capacity 1, so that giving it never blocks
+	written chan error    // the result; capacity 1, so that sending never blocks
 	gone    chan struct{} // closed by Close
 }
 
@@ -129,7 +127,7 @@ func (w *blockingWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// Close is for one call.
+// Close must be called once.
 func (w *blockingWriter) Close() error {
 	close(w.gone)
 	return w.f.Close()

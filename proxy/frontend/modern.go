@@ -10,8 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// ModernClients answers the POSTs of modern clients, and has the connections of
-// principals on which their messages travel.
+// modernClients answers the POSTs of modern clients, and owns the connections of principals that
+// carry their messages.
 type modernClients struct {
 	serve  func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
 	open   *openSessions
@@ -21,7 +21,7 @@ type modernClients struct {
 	conns map[connKey]*principalConn // whose serve has not returned; guarded by mu
 }
 
-// post takes one message of a modern client and answers it.
+// post receives one message of a modern client and answers it.
 func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message) {
 	if h.serve == nil {
 		refuseMessage(w, m, mcp.UnsupportedVersion(r.Header.Get(headerVersion), mcp.LegacyVersions))
@@ -31,9 +31,9 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 		refuseMessage(w, m, err)
 		return
 	}
-	// Over HTTP a request is cancelled by closing its stream, and the protocol has no
-	// other notification from clients. One without a version would look like a legacy
-	// one to Serve.
+	// Over HTTP a client cancels a request by closing its stream, and the protocol has no other
+	// notifications from clients. Serve would take a notification without a version for a legacy
+	// one.
 	if m.IsNotification() && (m.Method == mcp.MethodCancelled || !mcp.Read(m).Has(mcp.Version)) {
 		w.WriteHeader(http.StatusAccepted)
 		return
@@ -57,12 +57,11 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 	h.answer(w, r, p)
 }
 
-// answer writes what comes for p: as plain JSON if that is the response, else as an
-// event stream, which the response ends. The status of plain JSON says what the
-// response is, so the stream begins only when something else comes, or when the
-// connection would be silent for too long. A client that goes away cancels the request.
-// One whose proof ends gets its answer all the same; but a listen, which has no other end,
-// ends then.
+// answer writes the messages for p: plain JSON if the response is the first of them, else an event
+// stream, which the response ends. The status of plain JSON depends on the response, so the stream
+// begins only when something else comes, or when the connection has been silent for long. A client
+// that leaves cancels the request. A client whose proof ends still gets its answer, except for a
+// listen, which would have no other end.
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
 	h.timers.wait(r.Context(), p.wake, keepAlive)
@@ -82,9 +81,9 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 	}
 }
 
-// conn returns the connection of a principal, made if there is none, and holds it.
-// One that is ending is waited for, so that there are never two. It is nil if there
-// is no room for one (the client has been told), or if the client is gone.
+// conn returns the connection of a principal, and holds it. It begins one if there is none, and
+// waits for one that is ending, so that there are never two. It returns nil if there is no room for
+// one, after answering the client, or if the client has left.
 func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller) *principalConn {
 	for {
 		h.mu.Lock()
@@ -111,11 +110,10 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller
 	}
 }
 
-// begin makes a principal's connection in the room that enter made for it, and holds
-// it; nil if somebody else was first.
+// begin begins a principal's connection after enter, and holds it; nil if another POST was first.
 func (h *modernClients) begin(from connKey, leave func()) *principalConn {
 	c := newPrincipalConn(h.open.log, h.open.backlog.join(from.principal))
-	c.idle.hold() // even if it ends at once it is the one for this POST
+	c.idle.hold() // first, so that it serves this POST even if it ends at once
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[from] != nil {
@@ -128,8 +126,8 @@ func (h *modernClients) begin(from connKey, leave func()) *principalConn {
 	return c
 }
 
-// run is the goroutine of a principal's connection. Its room is free before a POST
-// that waits for gone looks for some.
+// run is the goroutine of a principal's connection. It calls leave before a POST that waits for
+// gone can call enter.
 func (h *modernClients) run(from connKey, c *principalConn, leave func()) {
 	defer close(c.gone)
 	defer h.open.backlog.leave(from.principal)

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// pollBroken cannot tell here whether anybody reads f: only a write shows it.
+// pollBroken cannot tell on this system whether anybody reads f. Only a write shows it.
 func pollBroken(*os.File) (broken, ok bool) { return false, false }
 
-// unblock cannot make f non-blocking here.
+// unblock cannot make f non-blocking on this system.
 func unblock(*os.File) io.ReadWriteCloser { return nil }

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollFor is how long one look at stdout takes, in milliseconds: a break shows
-// at once, and Close is noticed within that time.
+// pollFor is the duration of one poll of stdout, in milliseconds. A break is seen at once, a Close
+// within that time.
 const pollFor = 50
 
-// pollBroken waits a moment and reports whether nobody reads f any more. A pipe
-// then shows POLLERR, a socket or a terminal POLLHUP, without a write.
+// pollBroken waits a moment and reports whether the reader of f has closed it. Without a write, a
+// pipe then shows POLLERR, a socket or a terminal POLLHUP.
 func pollBroken(f *os.File) (broken, ok bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -29,9 +29,9 @@ func pollBroken(f *os.File) (broken, ok bool) {
 	return broken, err == nil
 }
 
-// unblock returns f as a file whose reads and writes Close unblocks, nil if f is
-// neither a pipe nor a socket. Non-blocking is a property of what is open and not
-// of the descriptor, so whoever shares it sees it; Close undoes it.
+// unblock returns f as a file whose reads and writes Close unblocks, nil if f is neither a pipe nor
+// a socket. O_NONBLOCK belongs to the open file and not to the descriptor, so it affects everybody
+// who shares it. Close clears it.
 func unblock(f *os.File) io.ReadWriteCloser {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -67,8 +67,8 @@ type nonblockingFile struct {
 	f *os.File
 }
 
-// Close closes both descriptors. It waits for reads and writes that it unblocked,
-// so none can find the file blocking again.
+// Close closes both descriptors. It waits for the reads and writes that it unblocked, so that none
+// of them finds the file in blocking mode.
 func (u *nonblockingFile) Close() error {
 	u.File.Close()
 	u.restore()

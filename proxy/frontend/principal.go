@@ -9,15 +9,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxBacklog bounds the notifications, in bytes, that wait for a modern client to
-// read its response, besides what its principal may have waiting. A client that lets more
-// come up is given up.
+// maxBacklog bounds the bytes of notifications that wait for a modern client to read its response,
+// in addition to the backlog of its principal. A request whose client leaves more unread is
+// cancelled.
 const maxBacklog = 4 << 20
 
-// A principalConn is the Conn on which the requests of all modern clients travel that
-// are the same principal and use the same path. Each POST has an id of its own there.
-// Recv returns what POSTs bring. Send finds the POST for a message, and never waits
-// for a client.
+// A principalConn is the Conn for the requests of all modern clients with the same principal and
+// path. Each POST has an id of its own there. Recv returns the messages of POSTs. Send finds the
+// POST for a message, and never waits for a client.
 type principalConn struct {
 	// Static after construction.
 	log     *slog.Logger
@@ -27,10 +26,10 @@ type principalConn struct {
 	mu      sync.Mutex // guards the fields below, and those of all waiters
 	idle    idleTimer
 	lastID  int64
-	waiting jsonrpc.Table[int64, *waiter] // requests without a response
+	waiting jsonrpc.Table[int64, *waiter] // open requests
 
-	// in waits for Recv. It needs no bound of its own: it holds a request for each
-	// open POST at most, and a cancel for each one that Recv has returned.
+	// in holds messages for Recv. It needs no bound of its own: it has at most a request for each
+	// open POST, and a cancellation for each request that Recv has returned.
 	in *jsonrpc.Queue
 }
 
@@ -43,13 +42,13 @@ func newPrincipalConn(log *slog.Logger, u *principalBacklog) *principalConn {
 // Recv implements [jsonrpc.Conn].
 func (c *principalConn) Recv() (*jsonrpc.Message, error) { return c.in.Next() }
 
-// RecvAll does what [jsonrpc.RecvAll] says.
+// RecvAll implements [jsonrpc.RecvAll].
 func (c *principalConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	return c.in.Take(batch)
 }
 
-// ask hands over a request, and owns m from then on. What comes for it is written to out.
-// Whoever asked ends with abandon.
+// ask enters a request and owns m from then on. Messages for it are written to out. The caller must
+// call abandon at the end.
 func (c *principalConn) ask(m *jsonrpc.Message, out *responder) *waiter {
 	p := &waiter{c: c, out: out, clientID: m.ID, method: m.Method, wake: make(chan struct{}, 1)}
 	p.backlog = streamBacklog{of: c.backlog, cut: p.cut}
@@ -66,16 +65,15 @@ func (c *principalConn) ask(m *jsonrpc.Message, out *responder) *waiter {
 	return p
 }
 
-// tell hands over a notification, unless the connection has ended.
+// tell passes on a notification, unless the connection has ended.
 func (c *principalConn) tell(m *jsonrpc.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.in.Force(jsonrpc.Queued{Message: m})
 }
 
-// abandon gives up a request, unless it has been answered: Serve hears of it, if
-// it knows the request at all, and what it sends for it is dropped. Nothing of it is
-// written any more.
+// abandon cancels a request unless it has been answered. If Recv has returned the request, Serve
+// gets a cancellation. Later messages for it are dropped, and nothing is written any more.
 func (c *principalConn) abandon(p *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +84,7 @@ func (c *principalConn) abandon(p *waiter) {
 	p.events, p.taken, p.over = nil, 0, true
 }
 
-// refuse gives up a listen whose client may not receive any more, and says why.
+// refuse cancels a listen whose client may no longer receive it, and answers it with why.
 func (c *principalConn) refuse(p *waiter, why *jsonrpc.ClosedError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +102,7 @@ func (c *principalConn) cancelLocked(p *waiter) {
 	c.in.Force(jsonrpc.Queued{Message: mcp.Cancellation(jsonrpc.IntID(p.id), "")})
 }
 
-// Send implements [jsonrpc.Conn]. What belongs to no open POST is dropped.
+// Send implements [jsonrpc.Conn]. It drops messages that belong to no open POST.
 func (c *principalConn) Send(m *jsonrpc.Message) error {
 	p, err := c.route(m)
 	if p == nil {
@@ -131,13 +129,13 @@ func (c *principalConn) Send(m *jsonrpc.Message) error {
 	return nil
 }
 
-// route returns the waiter that m is for, nil if there is none. Requests are for
-// nobody: a modern server asks in its results.
+// route returns the waiter for m, nil if there is none. Requests have none, because a modern server
+// asks in its results.
 func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 	id, ok := m.ID.Answered()
 	if m.Method != "" {
 		if id, ok = m.Related.Int(); !ok {
-			listen, _ := mcp.Read(m).ID(mcp.Subscription) // that it says it belongs to
+			listen, _ := mcp.Read(m).ID(mcp.Subscription) // to which it claims to belong
 			id, ok = listen.Int()
 		}
 		ok = ok && m.ID.IsZero()
@@ -150,7 +148,7 @@ func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 	return c.waiting.Get(id), c.waiting.Closed()
 }
 
-// Transport names what carries the messages.
+// Transport returns the name of the transport.
 func (c *principalConn) Transport() string { return "http" }
 
 // Close implements [jsonrpc.Conn].
@@ -161,7 +159,7 @@ func (c *principalConn) Close() error {
 	return nil
 }
 
-// endLocked ends the connection, once: every open POST is answered with the one error.
+// endLocked ends the connection once. Every open POST gets the connection-closed error.
 func (c *principalConn) endLocked(cause error) {
 	for _, p := range c.waiting.Close(jsonrpc.Closed(cause)) {
 		phase := jsonrpc.NotSent
@@ -174,12 +172,12 @@ func (c *principalConn) endLocked(cause error) {
 	c.idle.stop()
 }
 
-// closing is the one error for modern clients.
+// closing returns the connection-closed error for modern clients.
 func closing(phase jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, "", jsonrpc.Cause{}, phase)
 }
 
-// expire ends the connection when no POST was open for HTTP.SessionIdle.
+// expire ends the connection if no POST was open for HTTP.SessionIdle.
 func (c *principalConn) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,8 +186,8 @@ func (c *principalConn) expire() {
 	}
 }
 
-// A waiter is one request on a principalConn and what has come for it. It is the feed
-// of the POST's response.
+// A waiter is one request on a principalConn, with the messages for it. It is the feed of the
+// POST's response.
 type waiter struct {
 	// Static once the request is handed over.
 	c        *principalConn
@@ -197,15 +195,15 @@ type waiter struct {
 	id       int64      // on the connection
 	clientID jsonrpc.ID // as the client wrote it
 	method   string
-	wake     chan struct{} // capacity 1: there is something to take
+	wake     chan struct{} // capacity 1: there is something to write
 
 	// Guarded by principalConn.mu.
 	received bool          // Recv has returned the request
 	over     bool          // abandoned
-	events   []event       // that wait to be taken; a response is the last
-	backlog  streamBacklog // the events that have not been written
-	taken    int           // bytes of these, of those that are being written
-	status   int           // of the response, if nothing goes before it
+	events   []event       // to be written; a response is the last
+	backlog  streamBacklog // unwritten events
+	taken    int           // the bytes of the backlog that are being written
+	status   int           // of the response, if it is plain JSON
 }
 
 // Leave implements [jsonrpc.Leaving].
@@ -214,8 +212,8 @@ func (p *waiter) Leave() bool {
 	return true
 }
 
-// text returns a message of the connection as the client gets it: under its own id,
-// and with its own listen in what belongs to that.
+// text returns a message as its client gets it, with the client's own id and its own subscription
+// id.
 func (p *waiter) text(m *jsonrpc.Message) []byte {
 	out := *m
 	if m.IsResponse() {
@@ -238,8 +236,8 @@ func (p *waiter) pushLocked(e event) {
 	notify(p.wake)
 }
 
-// giveUpLocked answers a request with an error, since its client does not read. What waits
-// is dropped.
+// giveUpLocked answers a request with an error, because its client does not read. It drops the
+// waiting events.
 func (p *waiter) giveUpLocked(err *jsonrpc.Error) {
 	p.c.log.Debug("client does not read its response; request cancelled", "method", p.method)
 	if p.c.waiting.Take(p.id, p) {
@@ -250,8 +248,8 @@ func (p *waiter) giveUpLocked(err *jsonrpc.Error) {
 	p.failLocked(err)
 }
 
-// cut gives a request up because its principal has too much waiting, and this is most of
-// it. If something is being written, the response ends in the middle of that.
+// cut cancels a request because its principal's backlog is too large, and this is the largest part.
+// If an event is being written, the response breaks off.
 func (p *waiter) cut() {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -264,9 +262,9 @@ func (p *waiter) cut() {
 	}
 }
 
-// settleLocked answers the request, which has been taken from the table.
+// settleLocked answers the request, which its caller has taken.
 func (p *waiter) settleLocked(e event, status int) {
-	if len(e.data) > smallBody && !p.backlog.room(len(e.data)) { // what is small costs less than its connection
+	if len(e.data) > smallBody && !p.backlog.room(len(e.data)) { // a small response costs less than its connection
 		p.failLocked(unreadable())
 		return
 	}
@@ -280,7 +278,7 @@ func (p *waiter) failLocked(err *jsonrpc.Error) {
 	p.pushLocked(event{data: m.Append(nil), response: true})
 }
 
-// plain returns the response if it is there and nothing goes before it.
+// plain returns the response if it is there and nothing comes before it.
 func (p *waiter) plain() (response event, status int, ok bool) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -314,8 +312,8 @@ func (p *waiter) written() {
 
 func (p *waiter) woken() chan struct{} { return p.wake }
 
-// statuses are the HTTP statuses that errors of the modern era have; all others
-// go with 200 (2026-07-28 basic/transports/streamable-http).
+// statuses are the HTTP statuses for errors of the modern era; all others have 200 (2026-07-28
+// basic/transports/streamable-http).
 var statuses = map[string]int{
 	"-32601": http.StatusNotFound,
 	"-32020": http.StatusBadRequest,
@@ -323,7 +321,7 @@ var statuses = map[string]int{
 	"-32022": http.StatusBadRequest,
 }
 
-// statusOf returns the HTTP status of a response that goes as plain JSON.
+// statusOf returns the HTTP status of a plain response.
 func statusOf(m *jsonrpc.Message) int {
 	if m.Error != nil {
 		code, _ := jsonrpc.Member(m.Error, "code")

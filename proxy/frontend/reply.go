@@ -10,18 +10,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Answers that are not event streams: refusals, and responses as plain JSON.
+// Responses that are not event streams: refusals, and plain JSON.
 
 var headerJSON = []string{typeJSON}
 
-// refuse answers a request with an HTTP error status. The body is an error
-// response without an id, which the specification allows for all of them.
+// refuse answers a request with an HTTP error status. The body is an error response without an id,
+// which the specification allows for all of them.
 func refuse(w http.ResponseWriter, status int, reason string) {
 	writeError(w, status, jsonrpc.ID{}, invalidRequest(reason))
 }
 
-// refuseMessage answers the POST that brought m with an error, under the id of m
-// if that is a request.
+// refuseMessage answers the POST of m with an error, under the id of m if that is a request.
 func refuseMessage(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error) {
 	id := m.ID
 	if !m.IsRequest() {
@@ -33,7 +32,7 @@ func refuseMessage(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error
 func writeError(w http.ResponseWriter, status int, id jsonrpc.ID, err *jsonrpc.Error) {
 	w.Header()["Content-Type"] = headerJSON
 	w.WriteHeader(status)
-	w.Write(jsonrpc.NewError(id, err).Append(nil)) // the client may be gone: nobody to tell
+	w.Write(jsonrpc.NewError(id, err).Append(nil)) // an error means that the client has left
 }
 
 func invalidRequest(reason string) *jsonrpc.Error {
@@ -61,8 +60,7 @@ func notAllowed(w http.ResponseWriter, allow string) {
 	refuse(w, http.StatusMethodNotAllowed, "method not allowed")
 }
 
-// noSession refuses a request that names an unknown session. 404 makes the client
-// begin a new one.
+// noSession refuses a request for an unknown session. 404 makes the client begin a new one.
 func noSession(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "no such session") }
 
 // writeJSON writes a complete response.
@@ -77,14 +75,14 @@ func (r *responder) writeJSON(status int, body []byte) {
 		h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
 	r.w.WriteHeader(status)
-	r.write(body) // the client may be gone: nobody to tell
+	r.write(body) // an error means that the client has left
 }
 
-// A timerPool has the timers of POSTs that wait for a response that can go as plain
-// JSON. They reuse their timers: one for each POST would be garbage at once.
+// A timerPool reuses the timers of POSTs that wait for a plain response, because a new one for each
+// POST would be garbage at once.
 type timerPool struct{ pool sync.Pool }
 
-// wait returns when wake receives, when ctx is done, or after d.
+// wait returns when wake receives, when ctx ends, or after d.
 func (ws *timerPool) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
 	timer, ok := ws.pool.Get().(*time.Timer)
 	if ok {

@@ -10,10 +10,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// inbound is how many messages from POSTs wait for Recv; then the POSTs wait.
+// inbound bounds the messages of POSTs that wait for Recv. When it is reached, POSTs wait.
 const inbound = 64
 
-// Why a session ended.
+// Causes of the end of a session.
 var (
 	errDeleted    = errors.New("deleted by the client")
 	errIdle       = errors.New("idle for too long")
@@ -24,26 +24,25 @@ var (
 	errStopped    = errors.New("the proxy stopped")
 )
 
-// An httpSession is one legacy client that speaks HTTP, and the Conn that Serve gets:
-// Recv returns what POSTs bring, Send finds the stream for a message. Its requests
-// and their responses travel on different connections, so it is a Table and a Queue
-// and not a Peer.
+// An httpSession is one legacy client on HTTP, and the Conn for Serve: Recv returns the messages of
+// POSTs, Send finds the stream for a message. It is a Table and a Queue and not a Peer, because its
+// requests and their responses travel on different connections.
 type httpSession struct {
 	// Static after construction.
 	id    string
-	of    caller // who began it, and where
-	sse   bool   // HTTP+SSE: everything goes to the one stream
+	of    caller // who began it, and on which path
+	sse   bool   // HTTP+SSE: everything is sent on the one stream
 	onEnd func() // called once, when the session has ended
 
 	mu          sync.Mutex                              // guards the fields below
 	in          *jsonrpc.Queue                          // from POSTs to Recv; finished when the session has ended
-	room        jsonrpc.Room                            // of POSTs in it
-	pending     jsonrpc.Table[jsonrpc.ID, *eventStream] // requests without a response
+	room        jsonrpc.Room                            // of the messages of POSTs in it
+	pending     jsonrpc.Table[jsonrpc.ID, *eventStream] // open requests
 	out         eventStreams
 	queued      streamBacklog // messages that wait for Send; not guarded
 	idle        idleTimer
-	busy        func() bool // the client has work besides requests; nil: never
-	version     string      // negotiated; before that, what the client asked for
+	busy        func() bool // the client has work besides requests; nil: it never has
+	version     string      // negotiated; before that, the version that the client asked for
 	established bool        // initialize succeeded
 }
 
@@ -60,14 +59,13 @@ func newHTTPSession(of caller, u *principalBacklog) *httpSession {
 	return s
 }
 
-// Recv implements [jsonrpc.Conn]. What POSTs brought before the client ended the
-// session still arrives.
+// Recv implements [jsonrpc.Conn]. It still returns messages of POSTs that came before the client
+// ended the session.
 func (s *httpSession) Recv() (*jsonrpc.Message, error) {
 	return s.in.Next()
 }
 
-// answer makes Recv return m, an answer to a question that the client cannot give.
-// It does nothing if s is nil.
+// answer makes Recv return m, an answer that the client cannot give. It does nothing if s is nil.
 func (s *httpSession) answer(m *jsonrpc.Message) {
 	if s != nil {
 		s.mu.Lock()
@@ -78,8 +76,8 @@ func (s *httpSession) answer(m *jsonrpc.Message) {
 
 func (s *httpSession) answerLocked(m *jsonrpc.Message) { s.in.Force(jsonrpc.Queued{Message: m}) }
 
-// expect opens a stream for the responses to the requests among messages, and
-// returns its reader; nil if there are none. No response can come before it is there.
+// expect opens a stream for the responses to the requests among messages, and returns its reader;
+// nil if there are no requests. It must be called before the requests are delivered.
 func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,14 +93,14 @@ func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, 
 			s.withdrawLocked(rd, messages[:i])
 			return nil, err
 		}
-		rd.st.init = m.Method == mcp.MethodInitialize // a second one was refused before
+		rd.st.init = m.Method == mcp.MethodInitialize // a second initialize was refused earlier
 		rd.st.owed++
 	}
 	return rd, nil
 }
 
-// deliver hands messages to Recv, waiting for room; rd is what expect returned for
-// them. If the client goes away meanwhile, the rest was not sent.
+// deliver passes messages to Recv, and waits for room. rd is the result of expect for them. If the
+// client leaves meanwhile, it withdraws the remaining messages.
 func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonrpc.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +122,7 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 	return nil
 }
 
-// withdrawLocked takes back the requests among messages for which rd waits.
+// withdrawLocked removes the requests among messages for which rd waits.
 func (s *httpSession) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
 	for _, m := range messages {
 		if m.IsRequest() && rd != nil && s.pending.Take(m.ID, rd.st) {
@@ -133,9 +131,8 @@ func (s *httpSession) withdrawLocked(rd *reader, messages []*jsonrpc.Message) {
 	}
 }
 
-// cancelledLocked ends the wait of a request that its client cancelled: the proxy
-// never answers such a request, but the POST needs an end. initialize cannot be
-// cancelled.
+// cancelledLocked answers a request that its client cancels: Serve never answers it, but the POST
+// needs a response. initialize cannot be cancelled.
 func (s *httpSession) cancelledLocked(m *jsonrpc.Message) {
 	id, ok := mcp.Read(m).ID(mcp.Key)
 	if !ok {
@@ -146,10 +143,9 @@ func (s *httpSession) cancelledLocked(m *jsonrpc.Message) {
 	}
 }
 
-// Send implements [jsonrpc.Conn]. A response goes to the POST that asked; a
-// message that is Related to a request goes to that request's POST; all others
-// go to the standalone stream, which stores them until a GET opens it. It waits
-// while the client does not read the stream.
+// Send implements [jsonrpc.Conn]. A response is sent to the POST of its request, a message that is
+// Related to a request to that request's POST, and all others to the standalone stream, which
+// stores them until a GET opens it. Send blocks while the client does not read the stream.
 func (s *httpSession) Send(m *jsonrpc.Message) error {
 	e := event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
 	s.mu.Lock()
@@ -157,15 +153,15 @@ func (s *httpSession) Send(m *jsonrpc.Message) error {
 	failed := st != nil && st.init && m.Error != nil
 	s.mu.Unlock()
 	if failed {
-		s.end(errNotStarted, false) // a session that did not come about is not kept
+		s.end(errNotStarted, false) // do not keep a session whose initialize failed
 	}
 	return err
 }
 
-// Waits counts messages that wait for Send: so many bytes more, or less.
+// Waits adds the size of messages that wait for Send; bytes may be negative.
 func (s *httpSession) Waits(bytes int) { s.queued.grow(bytes) }
 
-// unblock ends the streams for which Send waits.
+// unblock ends the streams that block Send.
 func (s *httpSession) unblock() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +175,7 @@ func (s *httpSession) unblock() {
 	}
 }
 
-// sendLocked returns the stream that took the message, nil if none did.
+// sendLocked returns the stream that took the message, nil for none.
 func (s *httpSession) sendLocked(m *jsonrpc.Message, e event) (*eventStream, error) {
 	st := s.routeLocked(m)
 	for st != nil && st.full() && s.in.Err() == nil {
@@ -189,7 +185,7 @@ func (s *httpSession) sendLocked(m *jsonrpc.Message, e event) (*eventStream, err
 	switch {
 	case s.in.Err() != nil:
 		return nil, s.in.Err()
-	case st == nil: // late or unknown: whoever took the request answered it
+	case st == nil: // late or unknown: whoever took the request has answered it
 	case e.response && !s.sse:
 		if st.init && m.Error == nil {
 			s.negotiatedLocked(m)
@@ -197,7 +193,7 @@ func (s *httpSession) sendLocked(m *jsonrpc.Message, e event) (*eventStream, err
 		s.settleLocked(m.ID, e)
 	case st.lost || st.backlog.room(len(e.data)):
 		s.out.push(st, e)
-	case e.response: // its client waits for one; an error is small
+	case e.response: // the client waits for it, and an error is small
 		s.out.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Append(nil), id: e.id, response: true})
 	default:
 		s.out.dropped++
@@ -216,13 +212,13 @@ func (s *httpSession) routeLocked(m *jsonrpc.Message) *eventStream {
 		return s.pending.Get(m.ID)
 	}
 	st := s.pending.Get(m.Related)
-	if st == nil || (st.lost && m.IsRequest()) { // a question may still reach the client elsewhere
+	if st == nil || (st.lost && m.IsRequest()) { // the client may get a question on another stream
 		return s.out.standalone
 	}
 	return st
 }
 
-// negotiatedLocked learns from the response to initialize.
+// negotiatedLocked reads the response to initialize.
 func (s *httpSession) negotiatedLocked(m *jsonrpc.Message) {
 	s.established = true
 	raw, _ := jsonrpc.Member(m.Result, "protocolVersion")
@@ -231,11 +227,11 @@ func (s *httpSession) negotiatedLocked(m *jsonrpc.Message) {
 	}
 }
 
-// settleLocked takes the request id out of the table and answers it.
+// settleLocked takes the request with that id and answers it.
 func (s *httpSession) settleLocked(id jsonrpc.ID, e event) {
 	st, _ := s.pending.TakeKey(id)
 	st.owed--
-	if len(e.data) > smallBody && !st.lost && !st.backlog.room(len(e.data)) { // what is small costs less than its connection
+	if len(e.data) > smallBody && !st.lost && !st.backlog.room(len(e.data)) { // a small response costs less than its connection
 		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
 	}
 	s.out.push(st, e)
@@ -251,9 +247,9 @@ func (s *httpSession) Close() error {
 	return nil
 }
 
-// end ends the session, once: everything that waits for a response gets the one
-// error, and every stream ends. own says that Serve's side ends it. Then the requests
-// that it never received are known not to have run.
+// end ends the session once: every open request gets the connection-closed error, and every stream
+// ends. own means that Serve's side ends it; then the requests that Recv has not returned are known
+// not to have run.
 func (s *httpSession) end(cause error, own bool) {
 	s.mu.Lock()
 	ended := s.endLocked(cause, own)
@@ -263,7 +259,7 @@ func (s *httpSession) end(cause error, own bool) {
 	}
 }
 
-// endLocked reports whether it was this call that ended the session.
+// endLocked reports whether this call ended the session.
 func (s *httpSession) endLocked(cause error, own bool) bool {
 	first := s.in.Err() == nil
 	s.in.Finish(cause, 0, nil)
@@ -282,7 +278,7 @@ func (s *httpSession) endLocked(cause error, own bool) bool {
 	return true
 }
 
-// dropUnreceivedLocked answers the requests that Recv has not returned and never will.
+// dropUnreceivedLocked answers the requests that Recv has not returned, and never will.
 func (s *httpSession) dropUnreceivedLocked() {
 	var unreceived []*jsonrpc.Message
 	s.in.Drop(func(m jsonrpc.Queued) bool {
@@ -296,15 +292,15 @@ func (s *httpSession) dropUnreceivedLocked() {
 	}
 }
 
-// ending is the one error when the client's own connection ends.
+// ending returns the error for requests of a client whose own connection ends.
 func ending(phase jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.Cause{}, phase)
 }
 
-// expire ends the session when no HTTP request was open for HTTP.SessionIdle, even with a
-// call in flight: nobody may ever come back for the result. It ends it after
-// HTTP.SessionGone if the standalone stream was cut and nothing came since; then a call
-// in flight does keep it, up to SessionIdle.
+// expire ends the session if no HTTP request was open for HTTP.SessionIdle, even with requests in
+// flight, because the client may never return for their results. It ends it after HTTP.SessionGone
+// if the standalone stream was cut and nothing came since; then requests in flight delay the end up
+// to SessionIdle.
 func (s *httpSession) expire() {
 	busy := s.isBusy()
 	s.mu.Lock()
@@ -319,7 +315,7 @@ func (s *httpSession) expire() {
 	}
 }
 
-// Transport names what carries the client's messages.
+// Transport returns the name of the transport.
 func (s *httpSession) Transport() string {
 	if s.sse {
 		return "http+sse"
@@ -327,9 +323,9 @@ func (s *httpSession) Transport() string {
 	return "http"
 }
 
-// KeepWhile sets a function that reports whether the client has work besides its
-// requests, such as a task. While it has, the client may be away for longer. The
-// function is called with no lock held.
+// KeepWhile sets a function that reports whether the client has work besides its requests, such as
+// a task. While it has, the client may be away for longer. The function is called without locks
+// held.
 func (s *httpSession) KeepWhile(busy func() bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,8 +339,8 @@ func (s *httpSession) isBusy() bool {
 	return busy != nil && busy()
 }
 
-// accepts reports whether a client of this session may send the header
-// MCP-Protocol-Version: v. Without the header the negotiated version holds.
+// accepts reports whether a client of this session may send the header MCP-Protocol-Version: v.
+// Without the header the negotiated version counts.
 func (s *httpSession) accepts(v string) bool {
 	return knownVersion(v) || v == "2024-11-05" && v == s.versionOf()
 }
@@ -361,8 +357,8 @@ func (s *httpSession) dropped() int {
 	return s.out.dropped
 }
 
-// isNew reports whether the response on rd tells the client the id of its session. It
-// does not if initialize is known to have failed.
+// isNew reports whether the response on rd tells the client its session id: unless initialize is
+// known to have failed.
 func (s *httpSession) isNew(rd *reader) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

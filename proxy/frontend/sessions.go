@@ -12,9 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
-// OpenSessions are all connections that clients have by way of HTTP: sessions,
-// WebSockets, and the connections of principals. It bounds how many there are, ends
-// them, and waits for them: here each begins and ends.
+// openSessions are all connections of clients over HTTP: sessions, WebSockets, and the connections
+// of principals. It bounds their number, ends them and waits for them.
 type openSessions struct {
 	// Static after construction.
 	serve      func(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error // HTTP.Serve
@@ -28,18 +27,17 @@ type openSessions struct {
 	ctx        context.Context // of all sessions
 	cancel     context.CancelCauseFunc
 
-	wg       sync.WaitGroup // one for each that run has not ended
+	wg       sync.WaitGroup // one for each that has not left
 	mu       sync.Mutex     // guards the fields below
 	draining bool
-	counted  int                     // that are open
-	byID     map[string]*httpSession // that a client may still use
+	counted  int                     // number of open connections
+	byID     map[string]*httpSession // sessions that a client may still use
 }
 
 const shuttingDown = "the proxy is shutting down"
 
-// enter makes room for one more connection of who, which run gives back with leave. If
-// there is none it has answered, with 503 or as the refusal of HTTP.Admit says, and
-// returns nil.
+// enter makes room for one more connection of who. The caller passes leave to run. If there is no
+// room it answers the request, with 503 or the refusal of HTTP.Admit, and returns nil.
 func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identity.Identity) (leave func()) {
 	if !o.count(w) {
 		return nil
@@ -59,8 +57,7 @@ func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identi
 	}
 }
 
-// count counts one more connection. If there are too many it answers 503 and returns
-// false.
+// count counts one more connection. If there are too many it answers 503 and returns false.
 func (o *openSessions) count(w http.ResponseWriter) bool {
 	o.mu.Lock()
 	draining, full := o.draining, o.counted >= o.max
@@ -80,7 +77,7 @@ func (o *openSessions) count(w http.ResponseWriter) bool {
 	return false
 }
 
-// leave is for one that count has counted.
+// leave undoes count.
 func (o *openSessions) leave() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +85,7 @@ func (o *openSessions) leave() {
 	o.wg.Done()
 }
 
-// run is the life of a connection for which enter made room.
+// run runs serve for a connection that has entered.
 func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve func(context.Context) error) {
 	defer leave()
 	log.Debug("session opened")
@@ -97,8 +94,8 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve
 	log.Debug("session ended", "cause", jsonrpc.CauseOf(err))
 }
 
-// serveWS is the goroutine of a client on a WebSocket, which is its session. It ends when
-// the client's proof does: a WebSocket has no place for a new one.
+// serveWS is the goroutine of a client on a WebSocket. It ends with the client's proof, because a
+// WebSocket cannot carry a new one.
 func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 	c := &socket{Conn: ws}
 	c.backlog = streamBacklog{of: o.backlog.join(from.who.Principal), cut: c.cut}
@@ -107,7 +104,7 @@ func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 		serving, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop := o.guard.onEnd(ctx, from.who, func(why *jsonrpc.ClosedError) {
-			c.CloseAs(wsconn.PolicyViolation, why.Cause.String()) // first: what cancel ends would close it without a reason
+			c.CloseAs(wsconn.PolicyViolation, why.Cause.String()) // before cancel, whose effects would close it without a reason
 			cancel(why)
 		})
 		defer stop()
@@ -119,8 +116,7 @@ func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 	})
 }
 
-// begin starts a session for which enter made room. The caller holds it and must
-// release it.
+// begin begins a session that has entered. The caller must release it.
 func (o *openSessions) begin(s *httpSession, leave func()) {
 	s.onEnd = func() { o.forget(s) }
 	s.idle.hold()
@@ -135,7 +131,7 @@ func (o *openSessions) begin(s *httpSession, leave func()) {
 
 // serveSession is the goroutine of a session.
 func (o *openSessions) serveSession(s *httpSession, leave func()) {
-	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(), "http_session", s.id[:8]) // the proxy has a key of its own
+	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(), "http_session", s.id[:8]) // the proxy logs a session key of its own
 	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
@@ -154,8 +150,8 @@ func (o *openSessions) forget(s *httpSession) {
 	delete(o.byID, s.id)
 }
 
-// find returns the session with this id and holds it; nil if it has ended, or
-// belongs to another principal or path.
+// find returns the session with this id and holds it; nil if it has ended, or belongs to another
+// principal or path.
 func (o *openSessions) find(id string, from caller, sse bool) *httpSession {
 	o.mu.Lock()
 	s := o.byID[id]

@@ -9,34 +9,32 @@ import (
 )
 
 const (
-	// bodyTimeout is how long a client may take to send a message. It holds for
-	// bodies that nobody reads, too: net/http waits for one before it answers.
+	// bodyTimeout bounds the time in which a client must send a message. It also applies to unread
+	// bodies, because net/http waits for them before it answers.
 	bodyTimeout = time.Minute
 
-	// largeBodies is how many messages over a piece are read at a time, from all
-	// clients together: what they have sent so far is all in memory. The others
-	// wait for as long as largeWait. One principal that is slow may have them all. As
-	// many again are there for others, ownBodies for each.
+	// largeBodies bounds how many messages over 64 KiB are read at the same time, because the parts
+	// that have arrived stay in memory. Other messages wait for up to largeWait. One slow principal
+	// may occupy all these slots. Other principals then have as many more, ownBodies each.
 	largeBodies = 16
 	ownBodies   = 2
 	largeWait   = 10 * time.Second
 )
 
-// BodySlots are for large messages of clients, in bodies and on WebSockets, that are being
-// read.
+// bodySlots are the slots for large messages that are being read, in bodies and on WebSockets.
 type bodySlots struct {
 	mu    sync.Mutex                 // guards the fields below
-	large map[identity.Principal]int // taken
-	all   int                        // likewise
-	freed chan struct{}              // closed when there is one more, and made anew
+	large map[identity.Principal]int // taken slots
+	all   int                        // sum of large
+	freed chan struct{}              // closed and replaced when a slot becomes free
 }
 
 func newBodySlots() *bodySlots {
 	return &bodySlots{large: make(map[identity.Principal]int), freed: make(chan struct{})}
 }
 
-// enter waits for a place, which leave gives back, or until gone is closed. It reports
-// whether there was one in time.
+// enter waits for a slot, until gone is closed. The caller must leave it. It returns false if there
+// was none in time.
 func (p *bodySlots) enter(who identity.Principal, gone <-chan struct{}) bool {
 	timer := time.NewTimer(largeWait)
 	defer timer.Stop()
@@ -55,7 +53,7 @@ func (p *bodySlots) enter(who identity.Principal, gone <-chan struct{}) bool {
 	}
 }
 
-// try takes a place. If there is none it returns what is closed when there may be one.
+// try takes a slot. If there is none it returns a channel that is closed when there may be one.
 func (p *bodySlots) try(who identity.Principal) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +76,7 @@ func (p *bodySlots) leave(who identity.Principal) {
 	p.freed = make(chan struct{})
 }
 
-// principalSlots are those that one principal can have.
+// principalSlots are the slots for one principal.
 type principalSlots struct {
 	all *bodySlots
 	who identity.Principal

@@ -5,8 +5,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
-// A socket is a WebSocket on which what waits for its client counts for what the principal
-// may have waiting.
+// A socket is a WebSocket that counts the messages waiting for its client in the backlog of the
+// principal.
 type socket struct {
 	*wsconn.Conn
 	backlog streamBacklog
@@ -15,7 +15,7 @@ type socket struct {
 // Send implements [jsonrpc.Conn].
 func (s *socket) Send(m *jsonrpc.Message) error { return s.SendAll([]*jsonrpc.Message{m}) }
 
-// SendAll sends messages, and counts them as long as that takes.
+// SendAll sends messages, and counts them until they are sent.
 func (s *socket) SendAll(messages []*jsonrpc.Message) error {
 	n := 0
 	for _, m := range messages {
@@ -26,10 +26,10 @@ func (s *socket) SendAll(messages []*jsonrpc.Message) error {
 	return s.Conn.SendAll(messages)
 }
 
-// Waits counts messages that wait for SendAll: so many bytes more, or less.
+// Waits adds the size of messages that wait for SendAll; bytes may be negative.
 func (s *socket) Waits(bytes int) { s.backlog.grow(bytes) }
 
-// cut ends a WebSocket whose client does not read.
+// cut ends the WebSocket of a client that does not read.
 func (s *socket) cut() {
 	s.CloseAs(wsconn.PolicyViolation, "too many unread messages")
 	s.Close()

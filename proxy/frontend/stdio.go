@@ -11,34 +11,32 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Why a Stdio ended, besides what the kernel says.
+// errStdoutBroken is the cause if only a poll shows that stdout is broken.
 var errStdoutBroken = errors.New("stdout is broken")
 
-// A Stdio is the one client on a process's stdin and stdout, as a
-// [jsonrpc.Conn].
+// A Stdio is the client on the stdin and stdout of this process, as a [jsonrpc.Conn].
 //
-// The end of stdin is a half-close: Recv returns io.EOF, once, and the client
-// may still want its answers. The next Recv blocks until the client is gone
-// altogether, which a broken stdout shows, or until Close.
+// The end of stdin is a half-close: Recv returns io.EOF once, and the client may still read its
+// answers. The next Recv blocks until the client has left, which a broken stdout shows, or until
+// Close.
 type Stdio struct {
 	// Static after construction.
 	in     io.ReadCloser
 	out    io.WriteCloser
-	stdout *os.File // out, or what is below it
+	stdout *os.File // out, or the file below it
 	reader *jsonrpc.LineReader
 	writer *jsonrpc.LineWriter
 	gone   chan struct{} // closed by end
 
 	// Owned by Recv.
-	ended bool // stdin is at its end
+	ended bool // stdin has ended
 
 	once  sync.Once // of end
-	cause error     // of the end; set before gone is closed
+	cause error     // set before gone is closed
 }
 
-// NewStdio returns the client on in and out, which it owns from now on. From now
-// on, too, a write to a broken stdout or stderr is an error and does not kill the
-// process.
+// NewStdio returns the client on in and out, and owns both. It makes writes to a broken stdout or
+// stderr return an error instead of killing the process.
 func NewStdio(in, out *os.File, limits jsonrpc.Limits) *Stdio {
 	surviveSIGPIPE()
 	s := &Stdio{in: interruptibleReader(in), out: interruptibleWriter(out), stdout: out, gone: make(chan struct{})}
@@ -46,8 +44,8 @@ func NewStdio(in, out *os.File, limits jsonrpc.Limits) *Stdio {
 	return s
 }
 
-// surviveSIGPIPE makes writes to broken descriptors 1 and 2 return EPIPE.
-// Ignoring the signal would do so too, but children inherit that.
+// surviveSIGPIPE makes writes to broken descriptors 1 and 2 return EPIPE. Children would inherit an
+// ignored signal.
 var surviveSIGPIPE = sync.OnceFunc(func() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // nobody reads it
 })
@@ -59,7 +57,7 @@ func (s *Stdio) Recv() (*jsonrpc.Message, error) {
 		return nil, s.cause
 	}
 	select {
-	case <-s.gone: // comes first, even if there is more to read
+	case <-s.gone: // first, even if there is more to read
 		return nil, s.cause
 	default:
 	}
@@ -75,7 +73,7 @@ func (s *Stdio) Recv() (*jsonrpc.Message, error) {
 	return nil, s.cause
 }
 
-// awaitGone returns when the client is gone, or after Close.
+// awaitGone returns when the client has left, or after Close.
 func (s *Stdio) awaitGone() {
 	for {
 		select {
@@ -87,17 +85,17 @@ func (s *Stdio) awaitGone() {
 		switch {
 		case broken:
 			s.end(errStdoutBroken)
-		case !ok: // nobody can tell
+		case !ok: // this system cannot tell
 			<-s.gone
 		}
 	}
 }
 
-// Send implements [jsonrpc.Conn]. It returns when stdout has taken the message,
-// so it blocks while the client does not read.
+// Send implements [jsonrpc.Conn]. It returns when stdout has taken the message, so it blocks while
+// the client does not read.
 func (s *Stdio) Send(m *jsonrpc.Message) error { return s.sent(s.writer.Write(m)) }
 
-// SendAll sends messages with few writes.
+// SendAll sends messages in few writes.
 func (s *Stdio) SendAll(messages []*jsonrpc.Message) error {
 	return s.sent(s.writer.WriteAll(messages))
 }
@@ -110,16 +108,16 @@ func (s *Stdio) sent(err error) error {
 	return nil
 }
 
-// Transport names what carries the client's messages.
+// Transport returns the name of the transport.
 func (s *Stdio) Transport() string { return "stdio" }
 
-// Close implements [jsonrpc.Conn]. What Send accepted has been written by then.
+// Close implements [jsonrpc.Conn]. Messages that Send accepted have been written.
 func (s *Stdio) Close() error {
 	s.end(nil)
 	return nil
 }
 
-// end is every way in which a Stdio ends; the first cause counts.
+// end ends the Stdio. The first cause counts.
 func (s *Stdio) end(cause error) {
 	s.once.Do(func() {
 		s.cause = jsonrpc.Closed(cause)

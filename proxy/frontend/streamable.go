@@ -11,11 +11,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// plainWait is how long a POST of the legacy era waits for a response that can go as
-// plain JSON. Its client needs the event stream, to resume it.
+// plainWait is how long a POST of the legacy era waits for a plain response. It is short, because
+// only an event stream can be resumed.
 const plainWait = 50 * time.Millisecond
 
-// A streamable is the endpoint of Streamable HTTP. It answers legacy clients itself.
+// A streamable is the endpoint of Streamable HTTP. It handles legacy clients itself.
 type streamable struct {
 	open   *openSessions
 	bodies *bodies
@@ -36,9 +36,9 @@ func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 }
 
-// post takes one message, or one batch, from a client and answers it. It belongs to
-// the session that the header names. Without one it is initialize, or of the modern
-// era: to those clients the header means nothing ("ignore it").
+// post receives one message or one batch from a client and answers it. The header names its
+// session. Without the header, the message is initialize or of the modern era, which ignores the
+// header.
 func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	if !checkPost(w, r) || !checkAccept(w, r, typeJSON, typeSSE) {
 		return
@@ -54,7 +54,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 		if !s.fits(w, r) {
 			return
 		}
-	} else if h.open.isDraining() { // before anything of it is read
+	} else if h.open.isDraining() { // before reading the body
 		if named {
 			noSession(w)
 		} else {
@@ -76,7 +76,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 }
 
-// postTo takes what a client sends to its session.
+// postTo receives a message for a session.
 func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller, s *httpSession, m *jsonrpc.Message) {
 	messages, reason := unbundle(m, s, from.who)
 	if reason != "" {
@@ -86,7 +86,7 @@ func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller,
 	h.exchange(w, r, s, messages, m.Batch != nil)
 }
 
-// postFirst takes initialize, which begins a session.
+// postFirst receives initialize, which begins a session.
 func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message) {
 	switch {
 	case !knownVersion(r.Header.Get(headerVersion)):
@@ -108,10 +108,9 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from call
 	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
 }
 
-// get opens the standalone stream, or resumes the stream that Last-Event-ID
-// names. An id that is unknown or too old is 400, not 404: the session lives, and
-// 404 would make the client begin a new one. When the client's proof ends the stream does,
-// and the client returns with a new one; what comes meanwhile waits for it.
+// get opens the standalone stream, or resumes the stream of Last-Event-ID. An unknown or expired id
+// gets 400 and not 404, which would make the client begin a new session. When the client's proof
+// ends, the stream ends, and later messages wait for the client to return with a new one.
 func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if refusedModern(w, r) || !checkAccept(w, r, typeSSE) {
 		return
@@ -133,7 +132,7 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 	pump(ctx, out, s, rd, lastID == "")
 }
 
-// delete ends a session. What is in flight is answered with the one error.
+// delete ends a session. Open requests get the connection-closed error.
 func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from caller) {
 	if refusedModern(w, r) {
 		return
@@ -147,8 +146,8 @@ func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from caller)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// refusedModern refuses a modern client, which can only POST, and reports whether it
-// did. A client that names a session is none.
+// refusedModern refuses a modern client, which may only POST, and reports whether it did. A client
+// with a session is not modern.
 func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 	modern := modernHeader(r) && r.Header.Get(headerSession) == ""
 	if modern {
@@ -157,8 +156,7 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 	return modern
 }
 
-// require returns the session that r names and holds it. If it returns nil, it has
-// refused r.
+// require returns the session of r and holds it. If it returns nil, it has refused r.
 func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller) *httpSession {
 	id := r.Header.Get(headerSession)
 	if id == "" {
@@ -177,7 +175,7 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller
 	return s
 }
 
-// fits reports whether r is in the version of the session, and refuses it if not.
+// fits reports whether r has the version of the session, and refuses it if not.
 func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
 	ok := s.accepts(r.Header.Get(headerVersion))
 	if !ok {
@@ -186,9 +184,8 @@ func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
 	return ok
 }
 
-// unbundle returns the messages of a batch, which exists in 2025-03-26 alone, or
-// of a single message; or why they are refused. They are from who, whose proof may be
-// another than when the session began.
+// unbundle returns the messages of a batch, which only 2025-03-26 has, or of a single message; or
+// why they are refused. It sets their sender to who, whose proof may be newer than the session's.
 func unbundle(m *jsonrpc.Message, s *httpSession, who *identity.Identity) (messages []*jsonrpc.Message, reason string) {
 	messages = []*jsonrpc.Message{m}
 	if m.Batch != nil {
@@ -206,7 +203,7 @@ func unbundle(m *jsonrpc.Message, s *httpSession, who *identity.Identity) (messa
 	return messages, ""
 }
 
-// exchange hands messages to Serve and answers the POST that brought them.
+// exchange passes messages to Serve and answers their POST.
 func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSession, messages []*jsonrpc.Message, batch bool) {
 	rd, err := s.expect(messages, batch)
 	if errors.Is(err, jsonrpc.ErrInUse) {
@@ -228,13 +225,12 @@ func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSes
 
 func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the session has ended") }
 
-// answer writes the responses on rd: as plain JSON if they are all there soon and
-// nothing else is, else as an event stream. A refusal comes at once, so its status and
-// challenge reach the client; where something else came first, and in a batch, the client
-// sees the error alone.
+// answer writes the responses on rd: plain JSON if all are there soon and nothing else is, else an
+// event stream. A refusal comes at once, so its status and challenge reach the client. If something
+// came before it, and in a batch, the client gets only the error.
 func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *httpSession, rd *reader) {
 	h.timers.wait(r.Context(), rd.wake, plainWait)
-	if r.Context().Err() != nil { // not a cancel; but the response has nowhere to go
+	if r.Context().Err() != nil { // this does not cancel, but there is nowhere to send the response
 		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id
 			s.end(errDropped, false)
@@ -276,8 +272,8 @@ func joined(responses []event, batch bool) []byte {
 	return append(body, ']')
 }
 
-// pump writes the events on rd until the stream is complete, ctx is done, or another
-// connection takes the stream over. A fresh stream is primed.
+// pump writes the events on rd until the stream is complete, ctx ends, or another connection takes
+// over the stream. A fresh stream is primed.
 func pump(ctx context.Context, out *responder, s *httpSession, rd *reader, fresh bool) {
 	primed := fresh && s.versionOf() >= "2025-11-25"
 	defer func() { rd.detach(primed || !fresh, proofEnd(ctx) != nil) }()

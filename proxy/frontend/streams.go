@@ -7,71 +7,68 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Bounds on the events that a session holds. Those that a connected client has
-// not read yet make Send wait, per stream. Those kept for a client that may
-// resume push out the oldest, per session; the newest stays however large it is. All of
-// them count for what the principal may have waiting.
+// Bounds on the events that a session holds. Events that a connected client has not read yet block
+// Send, per stream. Events kept for a client that may resume push out the oldest, per session; the
+// newest event stays, however large it is. All of them count in the principal's backlog.
 const (
 	storeEvents = 256
 	storeBytes  = 4 << 20
 )
 
-// EventStreams are the event streams of one session, and the store from which a client that
-// was cut off resumes them. The lock of the session guards everything here but
-// readers' batches. The methods of a reader, attach and number take the lock
-// themselves; all others need it.
+// eventStreams are the event streams of one session, and the store from which a disconnected client
+// resumes them. The lock of the session guards everything here except readers' batches. The methods
+// of a reader, attach, number, cut and evictRead lock it themselves; all others need it.
 type eventStreams struct {
 	// Static after construction.
 	mu      *sync.Mutex               // of the session
 	idle    *idleTimer                // of the session
 	refuse  func(question jsonrpc.ID) // called for a question that its client will never get
 	backlog *principalBacklog
-	read    streamBacklog // stored events that clients have got
+	read    streamBacklog // stored events that clients have received
 	keep    int           // events that the store holds; 0 if streams cannot be resumed
 
-	room       sync.Cond // on mu: a stream takes messages again, or is detached, or the session ended
+	room       sync.Cond // on mu: a stream takes messages again, is detached, or the session has ended
 	closed     bool
 	standalone *eventStream
-	numbered   map[int]*eventStream // of POSTs, those that can be resumed
-	last       int                  // number given out
-	store      []*eventStream       // an element for each stored event, the next to be dropped first
+	numbered   map[int]*eventStream // of POSTs, that can be resumed
+	last       int                  // last number given to a stream
+	store      []*eventStream       // one element for each stored event, oldest first
 	bytes      int                  // of the stored events
-	dropped    int                  // messages pushed out of the store that no client ever got
+	dropped    int                  // messages that were pushed out of the store and never sent
 }
 
-// An eventStream is the messages that belong together on the wire: the response to one
-// POST, or the standalone stream that a GET opens. It outlives the connections
-// that carry it, so that a client can resume it.
+// An eventStream is one stream of messages: the response to one POST, or the standalone stream that
+// a GET opens. It outlives the connections that carry it, so that a client can resume it.
 type eventStream struct {
-	number int // in event ids; 0 is the standalone stream, -1 one that is plain
+	number int // in event ids; 0 is the standalone stream, -1 a plain one
 	owed   int // responses still to come
 	batch  bool
-	init   bool // of the request that opened the session
+	init   bool // has the response to initialize
 
-	// plain is true until the first byte: what comes may still go as plain JSON.
+	// plain is true until the first byte: the responses may still be sent as plain JSON.
 	plain bool
 
-	// lost means that nobody can ever read it: its client went away without
-	// an event id to resume from.
+	// lost means that nobody can ever read the stream: its client left without an event id to
+	// resume from.
 	lost bool
 
 	reader  *reader       // nil if no connection carries the stream now
-	events  []event       // first the stored ones, then those that wait to be written
-	first   int           // number of events[0]; numbers start with 1
+	events  []event       // first the stored ones, then those to be written
+	first   int           // number of events[0]; numbers begin at 1
 	stored  int           // how many events count towards the session's store
 	sent    int           // number of the last event written to a connection
-	queued  int           // bytes of the events that wait to be written
-	backlog streamBacklog // the events that no client got; spare while no connection carries the stream
+	queued  int           // bytes of the events to be written
+	backlog streamBacklog // the unsent events; spare while no connection carries the stream
 }
 
 // A reader is one HTTP response that carries a stream, and its feed.
 type reader struct {
 	out   *eventStreams
 	st    *eventStream
-	wake  chan struct{} // capacity 1: there is something to take
+	wake  chan struct{} // capacity 1: there is something to write
 	to    *responder    // nil before anything can be written; guarded by out.mu
 	at    int           // number of the last event taken; guarded by out.mu
-	batch []event       // the events taken last; only for the goroutine of the response
+	batch []event       // the events taken last; owned by the goroutine of the response
 }
 
 func (o *eventStreams) carry(st *eventStream, at int) *reader {
@@ -80,7 +77,7 @@ func (o *eventStreams) carry(st *eventStream, at int) *reader {
 	return st.reader
 }
 
-// newPost returns the stream of a POST, for its reader.
+// newPost returns the reader of a new stream for a POST.
 func (o *eventStreams) newPost(batch bool) *reader {
 	return o.carry(o.newStream(&eventStream{number: -1, batch: batch, plain: true}), 0)
 }
@@ -92,7 +89,7 @@ func (o *eventStreams) newStream(st *eventStream) *eventStream {
 	return st
 }
 
-// wake tells who carries st to look at it again.
+// wake notifies the reader of st.
 func (st *eventStream) wake() {
 	if st.reader != nil {
 		notify(st.reader.wake)
@@ -106,11 +103,11 @@ func (st *eventStream) full() bool {
 	return st.reader != nil && (len(st.events)-st.stored >= storeEvents || st.queued >= storeBytes)
 }
 
-// done reports whether the last response has come. The standalone stream, which
-// owes none, ends with its session.
+// done reports whether the last response has come. The standalone stream has no responses, and ends
+// with its session.
 func (st *eventStream) done() bool { return st.number != 0 && st.owed == 0 }
 
-// push adds an event to st, whoever reads it.
+// push adds an event to st.
 func (o *eventStreams) push(st *eventStream, e event) {
 	if st.lost {
 		o.drop(e)
@@ -123,7 +120,7 @@ func (o *eventStreams) push(st *eventStream, e event) {
 		o.keepTo(st, st.lastEvent())
 		return
 	}
-	if !st.plain || !e.response || st.owed == 0 { // a batch goes as JSON only if it is complete
+	if !st.plain || !e.response || st.owed == 0 { // a batch is sent as JSON only if it is complete
 		st.wake()
 	}
 }
@@ -150,7 +147,7 @@ func (o *eventStreams) evict() {
 	o.dropFirst(st)
 }
 
-// evictRead drops what the store holds of what clients have got.
+// evictRead drops the stored events that clients have received.
 func (o *eventStreams) evictRead() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -163,7 +160,7 @@ func (o *eventStreams) evictRead() {
 	})
 }
 
-// dropFirst drops the first event of st, which has been taken out of the store.
+// dropFirst drops the first event of st, which has been removed from the store.
 func (o *eventStreams) dropFirst(st *eventStream) {
 	e := st.events[0]
 	st.events[0] = event{}
@@ -181,7 +178,7 @@ func (o *eventStreams) dropFirst(st *eventStream) {
 	o.forget(st)
 }
 
-// drop is for an event that no client got. The upstream that asked a question must
+// drop handles an event that no client received. It refuses a question, so that its upstream does
 // not wait for ever.
 func (o *eventStreams) drop(e event) {
 	if !e.response && !e.id.IsZero() {
@@ -189,22 +186,22 @@ func (o *eventStreams) drop(e event) {
 	}
 }
 
-// forget removes a stream that no client can want any more.
+// forget removes a stream that no client can resume any more.
 func (o *eventStreams) forget(st *eventStream) {
 	if st.done() && st.reader == nil && len(st.events) == 0 {
 		delete(o.numbered, st.number)
 	}
 }
 
-// lose gives up a stream that nobody can resume.
+// lose drops a stream that nobody can resume.
 func (o *eventStreams) lose(st *eventStream) {
 	st.lost = true
 	delete(o.numbered, st.number)
 	o.clear(st)
 }
 
-// clear takes all events out of st, and returns which of them no client got. The questions
-// among these are refused.
+// clear removes all events from st, and returns those that no client received. It refuses the
+// questions among them.
 func (o *eventStreams) clear(st *eventStream) (unsent []event) {
 	for _, e := range st.events[:st.stored] {
 		o.bytes -= len(e.data)
@@ -226,9 +223,8 @@ func (o *eventStreams) clear(st *eventStream) (unsent []event) {
 	return unsent
 }
 
-// cut is for the stream on which most waits of what waits for a principal, if that is too
-// much. The connection that carries it ends, and what waits is dropped. Of responses an
-// error is left, for a client that resumes.
+// cut drops the events of the largest stream of a principal whose backlog is too large. The
+// connection that carries it ends. Responses are replaced by errors, for a client that resumes.
 func (o *eventStreams) cut(st *eventStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -251,7 +247,7 @@ func (o *eventStreams) cutLocked(st *eventStream) {
 	o.room.Broadcast()
 }
 
-// close lets all streams end once what they hold is written.
+// close makes all streams end when their events are written.
 func (o *eventStreams) close() {
 	o.closed = true
 	for _, st := range o.numbered {
@@ -262,13 +258,13 @@ func (o *eventStreams) close() {
 }
 
 func (o *eventStreams) endStream(st *eventStream) {
-	if st.reader == nil { // nobody can come for it any more
+	if st.reader == nil { // nobody can resume it any more
 		o.lose(st)
 	}
 	st.wake()
 }
 
-// number makes a POST's stream an event stream, which can be resumed.
+// number makes a plain stream an event stream, which can be resumed.
 func (o *eventStreams) number(st *eventStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -277,10 +273,9 @@ func (o *eventStreams) number(st *eventStream) {
 	o.numbered[st.number] = st
 }
 
-// attach makes a new connection, which to writes to, carry the stream that lastID names, from the
-// event after it; without an id the standalone stream, from the first event that
-// no connection took. It replaces the connection that carried it. Nil means that
-// there is no such stream (any more).
+// attach makes a new connection, written by to, carry the stream of lastID from the event after it;
+// without an id, the standalone stream from the first event that no connection took. It replaces
+// the connection that carried the stream before. It returns nil if there is no such stream.
 func (o *eventStreams) attach(lastID string, to *responder) *reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -302,15 +297,14 @@ func (o *eventStreams) attach(lastID string, to *responder) *reader {
 		}
 		at = event
 	}
-	st.wake() // the connection that carried it finds that it was replaced
+	st.wake() // the previous connection notices that it was replaced
 	rd := o.carry(st, at)
 	rd.to = to
 	return rd
 }
 
-// responses returns all events of a POST's stream if they are all that will come, and
-// nothing but responses. They are not stored. Whatever comes is written to a responder from
-// now on.
+// responses returns all events of a POST's stream if it is complete and has nothing but responses.
+// They are not stored. From now on events are written to the responder.
 func (rd *reader) responses(to *responder) ([]event, bool) {
 	rd.out.mu.Lock()
 	defer rd.out.mu.Unlock()
@@ -326,17 +320,16 @@ func (rd *reader) responses(to *responder) ([]event, bool) {
 	return rd.st.events, true
 }
 
-// wrotePlain records that a plain stream went out, or never will. Nobody looks at it
-// any more.
+// wrotePlain drops a plain stream after its response was sent, or failed.
 func (rd *reader) wrotePlain() {
 	rd.out.mu.Lock()
 	defer rd.out.mu.Unlock()
 	rd.out.idle.clientPresent()
-	rd.to = nil // whose handler is about to return
+	rd.to = nil // its handler is about to return
 	rd.out.lose(rd.st)
 }
 
-// next implements feed, with the events that rd has not taken.
+// next implements feed.
 func (rd *reader) next(out []byte) ([]byte, bool) {
 	more := rd.take()
 	for i, e := range rd.batch {
@@ -358,20 +351,20 @@ func (rd *reader) take() (more bool) {
 	if st.reader != rd { // replaced by a newer connection
 		return false
 	}
-	rd.at = max(rd.at, st.first-1) // what was evicted in the meantime is lost
+	rd.at = max(rd.at, st.first-1) // skip events that were evicted meanwhile
 	rd.batch = append(rd.batch, st.events[rd.at-st.first+1:]...)
 	rd.at += len(rd.batch)
 	return !st.done() && !rd.out.closed
 }
 
-// written implements feed: it lets Send go on.
+// written implements feed. It unblocks Send.
 func (rd *reader) written() {
 	o, st := rd.out, rd.st
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for st.sent < rd.at {
 		st.sent++
-		if i := st.sent - st.first; 0 <= i && i < len(st.events) { // else it was dropped meanwhile
+		if i := st.sent - st.first; 0 <= i && i < len(st.events) { // otherwise it was dropped meanwhile
 			st.backlog.add(-len(st.events[i].data))
 			o.read.add(len(st.events[i].data))
 		}
@@ -387,9 +380,8 @@ func (rd *reader) written() {
 
 func (rd *reader) woken() chan struct{} { return rd.wake }
 
-// detach ends the connection of rd. What it did not write stays for a client that
-// can resume; if it cannot, nobody will ever read it. If ours is set it was not the client
-// that ended it.
+// detach ends the connection of rd. Unwritten events stay for a client that can resume; otherwise
+// they are dropped. ours means that the proxy ended the connection.
 func (rd *reader) detach(resumable, ours bool) {
 	o, st := rd.out, rd.st
 	o.mu.Lock()
