@@ -7,17 +7,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Caching says how long a result may be kept, and by whom (2026-07-28
-// server/utilities/caching). A result that does not say has the zero value: it may be
-// kept for no time, and by its client alone.
+// A Caching says how long a result may be cached, and by whom (2026-07-28
+// server/utilities/caching). The zero value is for a result that does not say: it must not be
+// cached, and is private to its client.
 type Caching struct {
 	ttl    int64 // ms, never negative
 	public bool
-	some   bool // it has a part
+	some   bool // has at least one part
 }
 
-// Add adds the caching of one more part of an answer. The shortest time wins, and the
-// answer is private if one of its parts is.
+// Add adds the caching of one more part of an answer. The shortest time wins, and the answer is
+// private if one of its parts is.
 func (c *Caching) Add(part Caching) {
 	if !c.some {
 		*c = Caching{part.ttl, part.public, true}
@@ -27,13 +27,13 @@ func (c *Caching) Add(part Caching) {
 	c.public = c.public && part.public
 }
 
-// Partial notes that a part is missing: the answer is stale when that part comes.
+// Partial notes that a part is missing, which makes the answer stale when it comes.
 func (c *Caching) Partial() { c.Add(Caching{}) }
 
-// Private notes that the answer is for its client alone.
+// Private makes the answer private to its client.
 func (c *Caching) Private() { c.public = false }
 
-// Private returns a result that says that it is for its client alone, if it says anything.
+// Private returns a result that is not public, adding the scope if it does not say.
 func Private(result json.RawMessage) json.RawMessage {
 	raw, err := glance(result, "cacheScope")
 	if scope, _ := jsonrpc.Unquote(raw); err == nil && scope != "public" {
@@ -42,10 +42,10 @@ func Private(result json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(result, jsonrpc.Value{Key: "cacheScope", Text: json.RawMessage(`"private"`)})
 }
 
-// maxTTL bounds a time that is passed on, so that no sum of it overflows: 10 years.
+// maxTTL bounds times that are passed on to 10 years, so that no sum overflows.
 const maxTTL = 10 * 365 * 24 * 3600 * 1000
 
-// takeCaching takes the caching, and resultType, out of the members of a result.
+// takeCaching removes the caching and resultType from the members of a result.
 func takeCaching(members []jsonrpc.Value) (c Caching, rest []jsonrpc.Value) {
 	for _, m := range members {
 		switch m.Key {
@@ -64,7 +64,7 @@ func takeCaching(members []jsonrpc.Value) (c Caching, rest []jsonrpc.Value) {
 	return c, rest
 }
 
-// CachingOf reads the caching of a result.
+// CachingOf returns the caching of a result.
 func CachingOf(result json.RawMessage) Caching {
 	var members []jsonrpc.Value
 	if jsonrpc.Each(result, func(k string, v json.RawMessage) { members = append(members, jsonrpc.Value{Key: k, Text: v}) }) != nil {

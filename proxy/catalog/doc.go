@@ -1,6 +1,5 @@
-// Package catalog knows what upstreams offer: names, lists and what clients may see of
-// them. It asks nobody. It takes what upstreams and clients have said, as values, and
-// returns values.
+// Package catalog has the names and lists of upstreams, and the view that clients get of them. It
+// sends no requests: it takes the messages of upstreams and clients as values, and returns values.
 //
 //	elements of a list ──Index──► Table ──┬─ Owner, OwnerOfURI ─► which upstream, its own name
 //	                                      ├─ Mirrors ──────────► what headers have to repeat
@@ -8,17 +7,16 @@
 //
 // Its parts:
 //
-//   - table.go: one list of one upstream. owner.go finds an upstream by name or URI in
-//     the tables of all.
-//   - name.go: which names have a prefix, and how it is written; which tools are allowed.
-//     task.go has the same for ids of tasks.
-//   - page.go reads an upstream's pages. list.go merges lists into one page.
-//     caching.go says how long a merged answer may be kept.
+//   - table.go: one list of one upstream. owner.go finds an upstream by name or URI in the tables of
+//     all.
+//   - name.go: which names have a prefix, and its form; which tools are allowed. task.go has the same
+//     for ids of tasks.
+//   - page.go reads an upstream's pages. list.go merges lists into one page. caching.go computes how
+//     long a merged answer may be cached.
 //   - mirror.go: headers that repeat a tool's arguments.
-//   - filter.go: what a subscription is about.
-//   - result.go: what a result of the modern era says of itself.
-//   - introduction.go: what upstreams say of themselves, together.
+//   - result.go: resultType and caching of a result of the modern era.
+//   - introduction.go: the merged results of initialize and server/discover.
 //
-// There is no goroutine, no lock, no clock and no log here. A Table and a List are
-// immutable once they are made, so that sessions may share them.
+// It has no goroutine, no lock, no clock and no log. Tables and Lists are immutable, so that
+// sessions may share them.
 package catalog

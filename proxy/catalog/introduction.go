@@ -9,16 +9,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// An Introduction is what upstreams say of themselves, together.
+// An Introduction is the merged self-description of several upstreams.
 type Introduction struct {
 	Capabilities json.RawMessage
 	Instructions string // "" for none
-	Missing      bool   // not all could say
+	Missing      bool   // some upstream's is not known yet
 }
 
-// Introduce sums up what upstreams said of themselves: the results of initialize or
-// server/discover, nil for an upstream that has not said anything. Missing tells that
-// there are others, which are not known yet.
+// Introduce merges the results of initialize or server/discover of upstreams, nil for an upstream
+// without one. missing means that there are further upstreams that are not known yet.
 func Introduce(era mcp.Era, upstreams []string, said []json.RawMessage, missing bool) Introduction {
 	in := Introduction{Capabilities: json.RawMessage(`{}`), Missing: missing}
 	var instructions []string
@@ -39,7 +38,8 @@ func Introduce(era mcp.Era, upstreams []string, said []json.RawMessage, missing 
 	return in
 }
 
-// InVersion returns the result of an only upstream's initialize in the version of this hop.
+// InVersion returns the result of initialize of a single upstream, with the protocol version of
+// this hop.
 func InVersion(result json.RawMessage, version string) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion") != nil {
@@ -51,8 +51,8 @@ func InVersion(result json.RawMessage, version string) json.RawMessage {
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
 }
 
-// knownExtensions takes those extensions out of capabilities that could not be routed
-// among several upstreams. Tasks are an extension in the modern era only.
+// knownExtensions removes the extensions that cannot be routed among several upstreams from
+// capabilities. Tasks are an extension only in the modern era.
 func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage {
 	extensions, _ := jsonrpc.Member(capabilities, "extensions")
 	if extensions == nil {
@@ -74,12 +74,11 @@ func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage 
 	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "extensions", Text: kept})
 }
 
-// everything is what is advertised while an upstream is missing: it may offer
-// any of it when it comes.
+// everything is advertised while an upstream is missing, because that may offer any of it.
 const everything = `{"tools":{},"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
 
-// announce returns the capabilities of the session. Lists can change even if no
-// upstream says so: an upstream may come and go.
+// announce returns the capabilities of the session. Its lists can change even if no upstream's can,
+// because upstreams come and go.
 func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
 	if missing {
 		capabilities = union(capabilities, json.RawMessage(everything))
@@ -92,8 +91,8 @@ func announce(capabilities json.RawMessage, missing bool) json.RawMessage {
 	return capabilities
 }
 
-// union merges two JSON objects. If a member is in both, objects are merged, true wins
-// over false, and else that of a stays.
+// union merges two JSON objects. If both have a member, objects are merged, true wins over false,
+// and otherwise a wins.
 func union(a, b json.RawMessage) json.RawMessage {
 	var keys []string
 	values := make(map[string]json.RawMessage)

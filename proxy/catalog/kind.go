@@ -2,10 +2,10 @@ package catalog
 
 import "github.com/mcp-proxy/mcp-proxy/internal/mcp"
 
-// A Kind is one of the lists that upstreams offer.
+// A Kind is a kind of list that upstreams offer.
 type Kind int
 
-// The kinds, and how many there are.
+// The kinds, and their number.
 const (
 	Tools Kind = iota
 	Prompts
@@ -14,7 +14,7 @@ const (
 	Kinds
 )
 
-// onWire has the names of a kind on the wire.
+// onWire has the names of each kind in messages.
 var onWire = [Kinds]struct{ capability, method, member, key, changed string }{
 	Tools:     {"tools", mcp.MethodToolsList, "tools", "name", mcp.MethodToolsChanged},
 	Prompts:   {"prompts", mcp.MethodPromptsList, "prompts", "name", mcp.MethodPromptsChanged},
@@ -22,20 +22,20 @@ var onWire = [Kinds]struct{ capability, method, member, key, changed string }{
 	Templates: {"resources", mcp.MethodTemplatesList, "resourceTemplates", "uriTemplate", mcp.MethodResourcesChanged},
 }
 
-// Capability returns the capability that an upstream with such a list declares.
+// Capability returns the capability that upstreams with such a list declare.
 func (k Kind) Capability() string { return onWire[k].capability }
 
 // Method returns the method that lists the kind.
 func (k Kind) Method() string { return onWire[k].method }
 
-// Member returns the member of a result that holds the list.
+// Member returns the member of a result that is the list.
 func (k Kind) Member() string { return onWire[k].member }
 
-// Key returns the member of an element that names it.
+// Key returns the member of an element that is its name.
 func (k Kind) Key() string { return onWire[k].key }
 
-// Changed returns the notification of a change. Resources and templates share one.
+// Changed returns the notification of changes. Resources and templates have the same.
 func (k Kind) Changed() string { return onWire[k].changed }
 
-// IsNamed reports whether the elements have names, which may get a prefix. URIs never do.
+// IsNamed reports whether the elements have names, which may get a prefix. URIs never get one.
 func (k Kind) IsNamed() bool { return k == Tools || k == Prompts }

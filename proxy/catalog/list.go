@@ -9,7 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A Listing is what one upstream offers of one kind.
+// A Listing is one list of one upstream, as an operand of Merge.
 type Listing struct {
 	Offered bool // the upstream has such a list
 	Prefix  string
@@ -19,8 +19,7 @@ type Listing struct {
 	Digest  Digest
 }
 
-// Only returns the listing of those entries whose names pass. The others are as if the
-// upstream did not list them.
+// Only returns the listing with only the entries whose names pass.
 func (li *Listing) Only(may func(name string) bool) *Listing {
 	hidden := func(e Entry) bool { return !may(e.Name) }
 	if !slices.ContainsFunc(li.Entries, hidden) {
@@ -36,15 +35,14 @@ func (li *Listing) Only(may func(name string) bool) *Listing {
 	return &less
 }
 
-// A List is a merged list. It is one page. The zero List is empty.
+// A List is a merged list, as one page. The zero List is empty.
 type List struct {
 	entries []json.RawMessage
 	rest    []jsonrpc.Value // the other members of the result
 }
 
-// Merge makes one list of those of several upstreams. If two of them list the same name,
-// the first one's element counts, and the name is among the clashes. The first one also
-// counts for each member of _meta.
+// Merge merges the lists of several upstreams. If two of them list the same name, the element of
+// the first wins and the name is among the clashes. The first also wins for each member of _meta.
 func Merge(listings []Listing) (l *List, clashes []string) {
 	l = new(List)
 	listed, at := make(map[string]bool), make(map[string]int)
@@ -72,12 +70,12 @@ func Merge(listings []Listing) (l *List, clashes []string) {
 	return l, clashes
 }
 
-// joined returns an object with the members of both. If a member is in both, that of a
-// counts. What is no object has no members.
+// joined returns an object with the members of both; a wins for common members. A value that is no
+// object has none.
 func joined(a, b json.RawMessage) json.RawMessage {
 	out, seen := []byte{'{'}, make(map[string]bool)
 	for _, object := range []json.RawMessage{a, b} {
-		// It is an error only for what is no object.
+		// The error is for values that are not objects.
 		_ = jsonrpc.Each(object, func(key string, value json.RawMessage) {
 			if seen[key] {
 				return
@@ -91,7 +89,7 @@ func joined(a, b json.RawMessage) json.RawMessage {
 	return append(out, '}')
 }
 
-// Sign makes the list say which server it is from.
+// Sign adds the server's own info to the list.
 func (l *List) Sign(serverInfo json.RawMessage) {
 	i := slices.IndexFunc(l.rest, func(m jsonrpc.Value) bool { return m.Key == "_meta" })
 	if i < 0 {
@@ -101,10 +99,10 @@ func (l *List) Sign(serverInfo json.RawMessage) {
 	l.rest[i].Text = jsonrpc.Set(l.rest[i].Text, jsonrpc.Value{Key: mcp.KeyServerInfo, Text: serverInfo})
 }
 
-// Say adds how the list may be kept.
+// Say adds the caching to the list.
 func (l *List) Say(c Caching) { l.rest = append(l.rest, c.Members()...) }
 
-// Result renders the list as the result of a list request.
+// Result returns the result of the list request.
 func (l *List) Result(k Kind) json.RawMessage {
 	b := append([]byte(`{"`), k.Member()...)
 	b = append(b, `":[`...)

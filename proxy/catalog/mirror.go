@@ -8,22 +8,22 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Headers of a call repeat some parameters of its tool, for those on the way who do not
-// read bodies (2026-07-28 server/tools, "x-mcp-header"). "Any server that processes the
-// message body MUST validate" that both say the same.
+// Headers of a call repeat some parameters of its tool, for intermediaries that do not read bodies
+// (2026-07-28 server/tools, "x-mcp-header"). "Any server that processes the message body MUST
+// validate" that both agree.
 
-// maxMirrors bounds what a table keeps of such parameters, in bytes. Tools that find no
-// room are not checked.
+// maxMirrors bounds the bytes that a table uses for these parameters. Beyond it, tools are not
+// checked.
 const maxMirrors = 1 << 20
 
-// A mirrors says what the headers of calls have to repeat, by tool. Few tools want that.
+// mirrors are the parameters that headers of calls repeat, by tool. Few tools have any.
 type mirrors struct {
 	of    map[string][]mcp.Mirror
 	bytes int // of it, about
 }
 
-// add adds what a listed tool wants repeated. A tool with wrong annotations wants nothing:
-// over HTTP it would not be listed.
+// add adds the mirrored parameters of a listed tool. It ignores a tool with wrong annotations,
+// which would not be listed over HTTP.
 func (ms *mirrors) add(name string, tool json.RawMessage) {
 	schema, err := jsonrpc.Member(tool, "inputSchema")
 	if err != nil {
@@ -41,7 +41,7 @@ func (ms *mirrors) add(name string, tool json.RawMessage) {
 	ms.bytes += size
 }
 
-// sizeOf returns about how many bytes the mirrors of a tool take.
+// sizeOf returns the approximate size of a tool's mirrors.
 func sizeOf(name string, found []mcp.Mirror) (size int) {
 	for _, m := range found {
 		size += 128 + len(name) + len(m.Header)
@@ -52,8 +52,8 @@ func sizeOf(name string, found []mcp.Mirror) (size int) {
 	return size
 }
 
-// Disagrees compares the headers of a call with its arguments. It returns the error that
-// answers the call, nil if they agree. Headers that the tool does not want are ignored.
+// Disagrees compares the headers of a call with its arguments. It returns the error for the
+// response, nil if they agree. It ignores headers that the tool does not define.
 func Disagrees(wanted []mcp.Mirror, headers map[string][]string, n *mcp.Notes) (*jsonrpc.Error, error) {
 	if len(wanted) == 0 {
 		return nil, nil

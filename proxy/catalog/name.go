@@ -9,24 +9,23 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/glob"
 )
 
-// A Naming says when exposed names have the upstream's name before them.
+// A Naming says when exposed names begin with the upstream's name.
 type Naming string
 
-// PrefixAuto prefixes if there are several upstreams, alive or not, and as long as some
-// are not known yet. A program whose configuration says that there will be several says
-// PrefixAlways, so that names do not change later.
+// PrefixAuto adds prefixes if there are several upstreams, alive or not, or some are not known yet.
+// A program that expects more upstreams uses PrefixAlways, so that names do not change later.
 const (
 	PrefixAuto   Naming = ""
 	PrefixAlways Naming = "always"
 	PrefixNever  Naming = "never"
 )
 
-// separator stands between an upstream's name and the name of what it offers.
+// separator is between an upstream's name and the name of a tool, prompt or task.
 const separator = "__"
 
-// Prefix returns what the exposed names of an upstream begin with. A prefix of its own
-// wins. Several is about the upstreams that are configured, not about those that are
-// alive: a name must not change because another server died.
+// Prefix returns the prefix of the exposed names of an upstream. own, the configured prefix, wins.
+// several counts configured upstreams and not living ones, because the death of one must not change
+// the names of another.
 func (naming Naming) Prefix(upstream string, own *string, several bool) string {
 	switch {
 	case own != nil && *own == "":
@@ -39,7 +38,7 @@ func (naming Naming) Prefix(upstream string, own *string, several bool) string {
 	return ""
 }
 
-// Longest returns the longest of the prefixes that a name begins with.
+// Longest returns the longest of the prefixes with which a name begins.
 func Longest(prefixes []string, name string) string {
 	longest := ""
 	for _, prefix := range prefixes {
@@ -51,18 +50,18 @@ func Longest(prefixes []string, name string) string {
 }
 
 const (
-	// maxName is how long a name may be for the language models that read it.
+	// maxName is the maximal length of names for language models.
 	maxName = 64
 
-	// keptOfName is what stays of one that is longer, before "_" and a hash.
+	// keptOfName is the part of a longer name before "_" and a hash.
 	keptOfName = maxName - 1 - 2*hashOfName
 	hashOfName = 4 // bytes
 )
 
 var fitName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// Exposed puts the prefix before a name. If that makes it too long, its end becomes a
-// hash of the whole, always the same one.
+// Exposed returns the name with its prefix. If that is too long, a hash of the whole replaces its
+// end.
 func Exposed(prefix, original string) string {
 	name := prefix + original
 	if len(name) <= maxName || !fitName.MatchString(original) {
@@ -72,7 +71,7 @@ func Exposed(prefix, original string) string {
 	return name[:keptOfName] + "_" + hex.EncodeToString(sum[:hashOfName])
 }
 
-// Allows reports whether a client may see and call a tool. Both are globs. Deny wins; an
+// Allows reports whether clients may see and call a tool. allow and deny are globs. Deny wins; an
 // empty allow allows all.
 func Allows(allow, deny []string, tool string) bool {
 	_, allowed := glob.First(allow, tool)

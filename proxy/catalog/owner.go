@@ -5,18 +5,19 @@ import (
 	"strings"
 )
 
-// An Offer is what one upstream lists of a kind, and the prefix of the names in it.
+// An Offer is one list of one upstream, and the prefix of its names.
 type Offer struct {
 	Prefix string
-	Table  *Table // nil: it has not listed yet
+	Table  *Table // nil: not listed yet
 }
 
-// Owner looks an exposed name up in the offers of all upstreams, of those for which may is
-// true: it gets the index of an offer and the upstream's own name; nil is true for all.
-// Owner returns the index of the offer, -1 for none, and the upstream's own name. A bare
-// name that exactly one upstream offers is found, too: apps and prompts mention bare names,
-// and clients know them from when there was one upstream. What begins with a prefix is of the
-// upstream with that prefix alone: no other can take its calls with a tool of such a name.
+// Owner finds an exposed name in the offers of all upstreams. It returns the index of the offer, -1
+// for none, and the upstream's own name. It skips offers for which may returns false; may gets the
+// index of an offer and the upstream's own name, and nil allows all. Owner also finds a bare name
+// that exactly one upstream offers, because apps and prompts mention bare names, and clients may
+// know them from when there was one upstream. A name that begins with a prefix belongs only to the
+// upstream with that prefix, so that no other upstream can take its calls by a tool with such a
+// name.
 func Owner(offers []Offer, name string, may func(i int, original string) bool) (i int, original string) {
 	taken := prefixed(offers, name)
 	for i := range offers {
@@ -38,13 +39,13 @@ func Owner(offers []Offer, name string, may func(i int, original string) bool) (
 // begins reports whether a name begins with the prefix of an offer.
 func (o *Offer) begins(name string) bool { return o.Prefix != "" && strings.HasPrefix(name, o.Prefix) }
 
-// prefixed reports whether a name begins with the prefix of any.
+// prefixed reports whether a name begins with the prefix of any offer.
 func prefixed(offers []Offer, name string) bool {
 	return slices.ContainsFunc(offers, func(o Offer) bool { return o.begins(name) })
 }
 
-// BareOwner returns the index of the one offer that has an upstream's own name; -1 if none
-// or several have it. May is as for [Owner].
+// BareOwner returns the index of the only offer that lists a bare name; -1 if none or several do.
+// may is as in [Owner].
 func BareOwner(offers []Offer, name string, may func(i int, original string) bool) int {
 	only := -1
 	taken := prefixed(offers, name)
@@ -62,8 +63,8 @@ func BareOwner(offers []Offer, name string, may func(i int, original string) boo
 	return only
 }
 
-// Former returns the upstream's own name for one that a client knows from when there were
-// several upstreams. Any other name is the upstream's own already.
+// Former returns the upstream's own name for a name that a client knows from when there were
+// several upstreams. It returns other names unchanged.
 func (t *Table) Former(upstream, name string) string {
 	if original, ok := t.resolve(upstream+separator, name); ok && !t.Has(name) {
 		return original
@@ -71,11 +72,11 @@ func (t *Table) Former(upstream, name string) string {
 	return name
 }
 
-// MayBeFormer reports whether it is worth to ask Former for a name.
+// MayBeFormer reports whether Former could change the name.
 func MayBeFormer(upstream, name string) bool { return strings.HasPrefix(name, upstream+separator) }
 
-// OwnerOfURI returns the index of the upstream that lists a resource or a template with
-// this very URI, else of one with a template that matches it; -1 for none.
+// OwnerOfURI returns the index of the upstream that lists a resource or a template with exactly
+// this URI, else of one with a matching template; -1 for none.
 func OwnerOfURI(resources, templates []Offer, uri string) int {
 	for _, offers := range [][]Offer{resources, templates} {
 		for i := range offers {

@@ -10,8 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// ListParams returns the params of a request for one page. Of the client's own params
-// only _meta passes: others could change the list, which serves later calls, too.
+// ListParams returns the params of a request for one page. Of the client's own params it keeps only
+// _meta, because others could change the list, which later calls use.
 func ListParams(meta, cursor json.RawMessage) json.RawMessage {
 	var members [][]byte
 	if meta != nil {
@@ -26,17 +26,17 @@ func ListParams(meta, cursor json.RawMessage) json.RawMessage {
 	return slices.Concat([]byte{'{'}, bytes.Join(members, []byte{','}), []byte{'}'})
 }
 
-// A Collection is a list of one upstream, all pages of it.
+// A Collection is one list of one upstream, with all its pages.
 type Collection struct {
 	Elements []json.RawMessage
-	Rest     []jsonrpc.Value // what else the first page said
+	Rest     []jsonrpc.Value // other members of the first page
 	Caching  Caching         // of the pages; modern era only
 
-	pages int // added
+	pages int // added so far
 }
 
-// Add adds a page, which is the result of a list request. It returns the cursor of the
-// next page; nil if there is none.
+// Add adds a page, the result of a list request. It returns the cursor of the next page; nil for
+// none.
 func (c *Collection) Add(era mcp.Era, list string, result json.RawMessage) (cursor json.RawMessage, err error) {
 	var array json.RawMessage
 	var rest []jsonrpc.Value

@@ -1,37 +1,37 @@
 package catalog
 
-// A Resolution is where a name leads, as far as any session has seen what upstreams list. What a
-// client may is another question.
+// A Resolution is the target of a name, as far as sessions have listed upstreams. It does not
+// consider policies.
 type Resolution struct {
-	Upstream string // "" for nowhere
-	Original string // its own name there
+	Upstream string // "" for none
+	Original string // the upstream's own name
 	Exposed  string // the name that clients see
 	By       Rule
-	Listed   bool // by the upstream
-	Known    bool // what the upstream lists is: else nobody has asked it yet
-	Hidden   bool // by the upstream's tools.allow and tools.deny
+	Listed   bool // the upstream lists it
+	Known    bool // the upstream's list is known; otherwise nobody has requested it yet
+	Hidden   bool // the upstream's tools.allow and tools.deny hide it
 
-	// Others are upstreams that have the same bare name, so that it leads nowhere.
+	// Others are upstreams with the same bare name, which makes the name ambiguous.
 	Others []string
 
-	// Names are those that clients see of what upstreams list, if none lists this one.
+	// Names are the exposed names, if no upstream lists this one.
 	Names []string
 
-	Complete bool // there are no upstreams that are not known yet
+	Complete bool // all upstreams are known
 }
 
-// A Rule is why a name leads somewhere.
+// A Rule says why a name has its target.
 type Rule string
 
-// Rules.
+// The rules.
 const (
-	BySole      Rule = "sole"     // there is no other upstream, and its names are bare
-	ByPrefix    Rule = "prefix"   // the name begins with that of the upstream
-	ByBareName  Rule = "bare"     // no other upstream has the name
-	ByPolicy    Rule = "policy"   // it is how policies call it; clients see another name
+	BySole      Rule = "sole"     // there is only one upstream, whose names are bare
+	ByPrefix    Rule = "prefix"   // the name begins with the upstream's prefix
+	ByBareName  Rule = "bare"     // only one upstream has the name
+	ByPolicy    Rule = "policy"   // policies use this name; clients see another one
 	ByURI       Rule = "uri"      // the upstream lists the URI
-	ByTemplate  Rule = "template" // the upstream lists a template that matches
+	ByTemplate  Rule = "template" // the upstream lists a matching template
 	ByNobody    Rule = "nobody"   // no upstream is known to have it
-	BySeveral   Rule = "several"  // more than one has it
+	BySeveral   Rule = "several"  // several upstreams have it
 	ByAskingAll Rule = "asked"    // a resource that nobody lists: upstreams are asked in turn
 )

@@ -11,15 +11,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// What a result of the modern era may be: its resultType. The last one is of the tasks
-// extension.
+// The values of resultType in the modern era. The last one belongs to the tasks extension.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
 	ResultTask          = "task"
 )
 
-// ErrResultType is why a result is not usable.
+// ErrResultType means that a result is unusable.
 var ErrResultType = errors.New("unexpected resultType")
 
 // ResultType returns the resultType of a result, "" if it has none.
@@ -38,9 +37,8 @@ func ResultType(result json.RawMessage) (string, error) {
 	return kind, nil
 }
 
-// Completed adds to a complete result what it must say and does not: its resultType, if
-// kind, which was read from it, is "", and how it may be kept. Nothing is known of that,
-// so that it may not be kept.
+// Completed adds the required members that a complete result lacks: its resultType if kind, its
+// current value, is "", and its caching. Without one it must not be cached.
 func Completed(method, kind string, result json.RawMessage) json.RawMessage {
 	var absent, wrong []jsonrpc.Value
 	if kind == "" {
@@ -62,8 +60,8 @@ func Completed(method, kind string, result json.RawMessage) json.RawMessage {
 	return appended(result, absent)
 }
 
-// hints are what a complete result says of its caching (2026-07-28
-// server/utilities/caching), and what is said for one that does not.
+// hints are the caching members of a complete result (2026-07-28 server/utilities/caching), and
+// their defaults.
 var hints = []struct {
 	key   string
 	valid func(raw json.RawMessage) bool
@@ -83,7 +81,7 @@ func isScope(raw json.RawMessage) bool {
 	return scope == "public" || scope == "private"
 }
 
-// appended returns object with new members at its end.
+// appended returns object with members appended.
 func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
 	if len(values) == 0 {
 		return object
@@ -99,15 +97,15 @@ func appended(object json.RawMessage, values []jsonrpc.Value) json.RawMessage {
 	return append(out, '}')
 }
 
-// glance is [jsonrpc.Member] for a long result. It reads little of it if the key occurs
-// once or not at all; then it does not see a key that differs only in case. The result
-// is valid JSON, and the key has a capital. Without glance a result of 64 KiB costs
-// three to ten times as much (BenchmarkModernResult in proxy/session).
+// glance is [jsonrpc.Member] for a long result, which must be valid JSON. The key must have a
+// capital. If the key occurs at most once, glance reads little of the result, and does not notice a
+// key that differs only in case. Without it a result of 64 KiB costs three to ten times as much
+// (BenchmarkModernResult in proxy/session).
 func glance(object json.RawMessage, key string) (json.RawMessage, error) {
 	name := []byte(`"` + key + `"`)
 	at, n := occurrences(object, name)
 	switch {
-	case bytes.Contains(object, escapedASCII): // the key may be written otherwise
+	case bytes.Contains(object, escapedASCII): // the key may have escapes
 	case n == 0:
 		return nil, nil
 	case n == 1 && isMember(object, at):
@@ -118,8 +116,9 @@ func glance(object json.RawMessage, key string) (json.RawMessage, error) {
 	return jsonrpc.Member(object, key)
 }
 
-// occurrences returns where name occurs first in text, and how often it occurs. It
-// searches for the rest of name from its capital on: capitals are rare, quotes are not.
+// occurrences returns the position of the first occurrence of name in text, and the number of
+// occurrences. It searches for the rest of name from its capital on, because capitals are rare and
+// quotes are not.
 func occurrences(text, name []byte) (first, n int) {
 	head := bytes.IndexFunc(name, unicode.IsUpper)
 	for from := 0; ; {
@@ -137,8 +136,8 @@ func occurrences(text, name []byte) (first, n int) {
 	}
 }
 
-// isMember reports whether the text at a place of an object, which could be a name, is
-// the name of one of its members. It reads from there to the nearer end.
+// isMember reports whether an occurrence of a name in an object is the name of one of its own
+// members. It reads from there to the nearer end.
 func isMember(object []byte, at int) bool {
 	if object[at-1] == '\\' {
 		return false // in a string
@@ -149,8 +148,8 @@ func isMember(object []byte, at int) bool {
 	return nesting(object[at:]) == -1
 }
 
-// nesting returns by how much deeper JSON text is at its end than at its beginning.
-// Both are outside of strings.
+// nesting returns the difference in depth between the end and the start of JSON text. Both must be
+// outside of strings.
 func nesting(text []byte) (depth int) {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -165,8 +164,7 @@ func nesting(text []byte) (depth int) {
 	return depth
 }
 
-// lengthOfString returns the length of the string that text begins with, quotes
-// included.
+// lengthOfString returns the length of the string at the start of text, including quotes.
 func lengthOfString(text []byte) int {
 	end := 0
 	for {
@@ -184,8 +182,8 @@ func lengthOfString(text []byte) int {
 
 const space = " \t\r\n"
 
-// scalarBehind returns the value behind the name of a member; nil if there is none or
-// it is an object or an array.
+// scalarBehind returns the value after the name of a member; nil if there is none or it is an
+// object or an array.
 func scalarBehind(rest []byte) json.RawMessage {
 	rest = bytes.TrimLeft(rest, space)
 	if rest[0] != ':' {

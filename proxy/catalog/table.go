@@ -15,25 +15,25 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A Table is one list of one upstream, as last seen. It is immutable. A nil Table has
-// no entries: nobody has listed it.
+// A Table is one list of one upstream, as last listed. It is immutable. A nil Table is a list that
+// was never requested; it has no entries.
 type Table struct {
-	Entries []Entry // as the client may see them
+	Entries []Entry // that clients may see
 	Digest  Digest  // of the entries
 
-	names     map[string]*atomic.Value // by the upstream's own names, or URIs: see Kept
+	names     map[string]*atomic.Value // by the upstream's own names, or URIs; see Kept
 	templates []*regexp.Regexp
 	mirrors   mirrors // of tools
 }
 
-// A Digest tells whether two lists differ.
+// A Digest identifies the contents of a list.
 type Digest [sha256.Size]byte
 
-// EmptyDigest is that of a list without entries.
+// EmptyDigest is the digest of a list without entries.
 var EmptyDigest = Digest(sha256.Sum256(nil))
 
-// Index makes a table of the elements of one upstream's list whose names keep accepts. An
-// element that cannot be used is left out, and unusable says why.
+// Index makes a table of the elements of an upstream's list whose names keep accepts. It skips
+// unusable elements, and returns their errors.
 func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *Table, unusable []error) {
 	t = &Table{names: make(map[string]*atomic.Value, len(elements))}
 	hash := sha256.New()
@@ -62,10 +62,10 @@ func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *
 	return t, unusable
 }
 
-// Has reports whether the upstream itself lists a name or a URI.
+// Has reports whether the upstream lists a name or a URI.
 func (t *Table) Has(name string) bool { return t.Kept(name) != nil }
 
-// Kept returns where something can be kept for an entry as long as it is listed; nil if the
+// Kept returns a value that belongs to an entry and lasts as long as it is listed; nil if the
 // upstream does not list it.
 func (t *Table) Kept(name string) *atomic.Value {
 	if t == nil {
@@ -74,7 +74,7 @@ func (t *Table) Kept(name string) *atomic.Value {
 	return t.names[name]
 }
 
-// Mirrors returns what the headers of a call of a tool have to repeat.
+// Mirrors returns the parameters that headers of a tool's calls repeat.
 func (t *Table) Mirrors(tool string) []mcp.Mirror {
 	if t == nil {
 		return nil
@@ -82,7 +82,7 @@ func (t *Table) Mirrors(tool string) []mcp.Mirror {
 	return t.mirrors.of[tool]
 }
 
-// resolve returns the upstream's own name for one that is exposed with a prefix.
+// resolve returns the upstream's own name for an exposed name.
 func (t *Table) resolve(prefix, exposed string) (string, bool) {
 	if t == nil {
 		return "", false
@@ -93,7 +93,7 @@ func (t *Table) resolve(prefix, exposed string) (string, bool) {
 	if len(exposed) != maxName {
 		return "", false
 	}
-	for original := range t.names { // one that was overlong
+	for original := range t.names { // names that were shortened
 		if strings.HasPrefix(prefix+original, exposed[:keptOfName]) && Exposed(prefix, original) == exposed {
 			return original, true
 		}
@@ -107,18 +107,16 @@ func (t *Table) covers(uri string) bool {
 		slices.ContainsFunc(t.templates, func(re *regexp.Regexp) bool { return re.MatchString(uri) })
 }
 
-// maxTemplate and maxMatched bound, in bytes, the templates that are matched and
-// the URIs that they are matched against. What is longer has an owner only if it
-// is listed.
+// maxTemplate and maxMatched bound the bytes of templates and of the URIs that are matched against
+// them. Longer ones have an owner only if they are listed.
 const (
 	maxTemplate = 1000
 	maxMatched  = 2048
 )
 
-// matcher returns what matches the URIs of a template, nil if it cannot be used.
-// A regular expression takes linear time; [uritemplate.Template.Match] can take
-// minutes. Regexp panics for an expression with more than a thousand variables, which
-// would be longer than maxTemplate.
+// matcher returns an expression for the URIs of a template, nil if the template is unusable. A
+// regular expression takes linear time; [uritemplate.Template.Match] can take minutes. Regexp
+// panics for templates with more than a thousand variables, which exceed maxTemplate.
 func matcher(template string) *regexp.Regexp {
 	if len(template) > maxTemplate {
 		return nil
@@ -130,20 +128,20 @@ func matcher(template string) *regexp.Regexp {
 	return t.Regexp()
 }
 
-// An Entry is one element of a list, as its upstream wrote it.
+// An Entry is one element of a list, as its upstream sent it.
 type Entry struct {
-	Name string // its own, or a URI
+	Name string // the upstream's own, or a URI
 	at   jsonrpc.Span
 	raw  json.RawMessage
 }
 
-// readEntry reads what one element of a list is called.
+// readEntry finds the name of an element.
 func readEntry(k Kind, raw json.RawMessage) (Entry, error) {
 	var at [1]jsonrpc.Span
 	if err := jsonrpc.Find(raw, jsonrpc.Span{}, at[:], k.Key()); err != nil {
 		return Entry{}, err
 	}
-	if mcp.IsTooLong(at[0].Of(raw)) { // no client could ask for it
+	if mcp.IsTooLong(at[0].Of(raw)) { // no client could use it
 		return Entry{}, fmt.Errorf("%q %w", k.Key(), mcp.ErrTooLong)
 	}
 	name, ok := jsonrpc.Unquote(at[0].Of(raw))
@@ -155,7 +153,7 @@ func readEntry(k Kind, raw json.RawMessage) (Entry, error) {
 
 func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
-// exposed returns the name that the client sees, and the element with it.
+// exposed returns the name that clients see, and the element with that name.
 func (e *Entry) exposed(prefix string) (string, json.RawMessage) {
 	if prefix == "" {
 		return e.Name, e.raw

@@ -9,20 +9,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// The id of a task is unique at its upstream. It has to be unique here, too (2025-11-25
-// basic/utilities/tasks: "Task IDs MUST be unique among all tasks controlled by the
-// receiver"). So if there are several upstreams, a client gets it with the upstream's
-// name before it: docs__786512e2. An id from when there was one upstream stays good.
+// The id of a task is unique at its upstream, and must be unique here, too (2025-11-25
+// basic/utilities/tasks: "Task IDs MUST be unique among all tasks controlled by the receiver"). So
+// if there are several upstreams, clients get it with the upstream's name as a prefix:
+// docs__786512e2. An id from when there was one upstream stays valid.
 
-// TaskName returns what a client calls a task of one of several upstreams.
+// TaskName returns the id that clients get for a task of one of several upstreams.
 func TaskName(upstream, id string) string { return upstream + separator + id }
 
-// OwnTask returns what an upstream calls a task whose name begins with the upstream's.
+// OwnTask returns the upstream's own id of a task, if name begins with the upstream's name.
 func OwnTask(upstream, name string) (id string, ok bool) {
 	return strings.CutPrefix(name, upstream+separator)
 }
 
-// RenameTask returns doc with another taskId.
+// RenameTask returns doc with its taskId renamed.
 func RenameTask(doc json.RawMessage, rename func(string) string) json.RawMessage {
 	return jsonrpc.Replace(doc, renaming(doc, jsonrpc.Span{End: len(doc)}, rename)...)
 }
@@ -40,22 +40,20 @@ func RenameRelated(doc json.RawMessage, rename func(string) string) json.RawMess
 	return jsonrpc.Replace(doc, renaming(doc, at[0], rename)...)
 }
 
-// GivenBack returns the answer to a request about a task with the task's name from the
-// request.
+// GivenBack returns the answer to a request about a task, with the task's name in the request.
 func GivenBack(result json.RawMessage, name string) json.RawMessage {
 	rename := func(string) string { return name }
 	return RenameRelated(RenameTask(result, rename), rename)
 }
 
-// Created returns the answer to a request that has become a task, with the name that the
-// client gets for the task.
+// Created returns the answer to a request that became a task, with the client's name for the task.
 func Created(result json.RawMessage, name string) json.RawMessage {
 	rename := func(string) string { return name }
 	return RenameRelated(jsonrpc.Replace(result, renaming(result, createdIn(result), rename)...), rename)
 }
 
-// renaming returns the edits that rename the taskId of the object at in; none if there is
-// nothing to rename.
+// renaming returns the edits that rename the taskId of the object at in; none if there is nothing
+// to rename.
 func renaming(doc json.RawMessage, in jsonrpc.Span, rename func(string) string) []jsonrpc.Edit {
 	var at [1]jsonrpc.Span
 	if in.IsZero() || jsonrpc.Find(doc, in, at[:], "taskId") != nil {
@@ -68,8 +66,8 @@ func renaming(doc json.RawMessage, in jsonrpc.Span, rename func(string) string) 
 	return renamed(at[0], id, rename)
 }
 
-// Renaming is renaming for a member of params: what the message is about, or the task that
-// it is tied to.
+// Renaming is renaming for a member of params: the task that the message is about, or to which it
+// is tied.
 func Renaming(n *mcp.Notes, in mcp.Member, rename func(string) string) []jsonrpc.Edit {
 	id, ok := n.Text(in)
 	if !ok || n.Err(in) != nil || in == mcp.RelatedTaskID && n.Err(mcp.InMeta, mcp.RelatedTask) != nil {
@@ -86,7 +84,7 @@ func renamed(at jsonrpc.Span, id string, rename func(string) string) []jsonrpc.E
 	return []jsonrpc.Edit{{Span: at, With: jsonrpc.Quote(name)}}
 }
 
-// mayRelate reports whether the key may stand there, if need be with escapes.
+// mayRelate reports whether text may contain the key, possibly with escapes.
 func mayRelate(text json.RawMessage) bool {
 	return bytes.Contains(text, keyRelated) || bytes.Contains(text, escapedASCII) || bytes.Contains(text, escapedSlash)
 }
@@ -97,7 +95,7 @@ var (
 	escapedSlash = []byte(`\/`)
 )
 
-// TaskID reads which task a result is about.
+// TaskID returns the id of the task that a result is about.
 func TaskID(result json.RawMessage) (string, error) {
 	raw, err := jsonrpc.Member(result, "taskId")
 	id, ok := jsonrpc.Unquote(raw)
@@ -107,7 +105,7 @@ func TaskID(result json.RawMessage) (string, error) {
 	return id, err
 }
 
-// CreatedTask returns the id of the task in a CreateTaskResult and whether it ended.
+// CreatedTask returns the id of the task in a CreateTaskResult, and whether the task has ended.
 func CreatedTask(result json.RawMessage) (id string, ended bool) {
 	in := createdIn(result)
 	if in.IsZero() {
@@ -124,7 +122,7 @@ func createdIn(result json.RawMessage) jsonrpc.Span {
 	return at[0]
 }
 
-// TaskState reads taskId and status of a task.
+// TaskState returns the id of a task, and whether it has ended.
 func TaskState(doc json.RawMessage) (id string, ended bool) { return taskState(doc, jsonrpc.Span{}) }
 
 func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
@@ -137,7 +135,7 @@ func taskState(doc json.RawMessage, in jsonrpc.Span) (id string, ended bool) {
 	return id, isLast(status)
 }
 
-// NotedTask returns which task a notification is about and whether it has ended.
+// NotedTask returns the id of the task that a notification is about, and whether it has ended.
 func NotedTask(n *mcp.Notes) (id string, ended bool) {
 	if n.Err(mcp.Key, mcp.Status) != nil {
 		return "", false
@@ -147,7 +145,7 @@ func NotedTask(n *mcp.Notes) (id string, ended bool) {
 	return id, isLast(status)
 }
 
-// isLast reports whether a task of this status has ended.
+// isLast reports whether a status is final.
 func isLast(status string) bool {
 	return status == "completed" || status == "failed" || status == "cancelled"
 }
