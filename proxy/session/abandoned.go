@@ -6,12 +6,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A request that was cancelled or timed out, or whose client has left, is over for the client,
-// but its server may go on. So it counts for its principal until the server answers it or ends,
-// for a limited time: most servers never answer it.
+// A request that was cancelled or timed out, or whose client has left, is over for the client, but
+// its server may still work on it. So it counts for its principal until the server answers it or
+// ends, for a limited time: most servers never answer it.
 
-// abandoned are the requests of an upstream connection that still count for a principal, by
-// their ids. It is guarded by session.mu.
+// abandoned are the requests of an upstream connection that still count for a principal, by id.
+// session.mu guards it.
 type abandoned struct {
 	uses  map[int64]*policy.Use
 	sweep int // at this many entries, those that no longer count are removed
@@ -54,11 +54,11 @@ func (s *session) takeUse(r *request) (use *policy.Use) {
 	return use
 }
 
-// giveUp cancels c, whose request was taken, at its upstream, with m. Its count goes on if the
-// upstream may still work on it.
+// giveUp sends m, the cancellation of c, to its upstream. The caller has taken the request. The
+// request keeps counting if the upstream may still work on it.
 func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
 	id, _ := c.ID.Answered()
-	if use != nil { // before it is cancelled: the answer may be next
+	if use != nil { // before the cancellation, because the answer may come next
 		c.conn.s.mu.Lock()
 		c.conn.abandoned.put(id, use)
 		c.conn.s.mu.Unlock()
@@ -81,8 +81,8 @@ func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 	u.abandoned.answered(n)
 }
 
-// abandon keeps a count for a while when it is unknown how long upstreams work on the request.
-// A subscription and a handshake are not work.
+// abandon keeps a request counting for a while if upstreams may still work on it. Subscriptions and
+// handshakes are no work.
 func (s *session) abandon(r *request, use *policy.Use) {
 	s.mu.Lock()
 	asks := r.cancel != nil

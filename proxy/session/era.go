@@ -11,9 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// classify finds out the era of a request. It is of the modern era if it claims so in
-// _meta, or if only that era has its method. It keeps the claim with the request, and
-// returns what is wrong with the claim.
+// classify sets the era of a request: modern if _meta claims so, or if only that era has the
+// method. It stores the claim in the request, and returns what is wrong with it.
 func (s *session) classify(r *request) *jsonrpc.Error {
 	r.era, r.view = mcp.Legacy, &s.views.legacy
 	surely := s.ofPrincipal || r.notes.Method.ModernOnly()
@@ -33,9 +32,9 @@ func (s *session) classify(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// identity is the _meta of calls that the session makes for r. It has the client's
-// description of itself, since an upstream may not offer the same to all clients. In the
-// legacy era it is nil: initialize has carried it.
+// identity returns the _meta of calls that the session makes for r. It has the client's
+// description, because an upstream may offer different things to different clients. In the legacy
+// era it is nil, because initialize has carried it.
 func (r *request) identity() json.RawMessage {
 	if r.era == mcp.Legacy {
 		return nil
@@ -48,9 +47,8 @@ func (r *request) identity() json.RawMessage {
 	return jsonrpc.Set(nil, values...)
 }
 
-// mayClaim reports whether params that are ambiguous may hold the key that claims the
-// modern era: it has to stand there, unless a letter or a slash of it is written as an
-// escape.
+// mayClaim reports whether ambiguous params may have the key that claims the modern era: literally,
+// or with escapes for a letter or a slash.
 func mayClaim(params json.RawMessage) bool {
 	return bytes.Contains(params, keyVersion) || bytes.Contains(params, escapedASCII) || bytes.Contains(params, escapedSlash)
 }
@@ -61,11 +59,11 @@ var (
 	escapedSlash = []byte(`\/`)
 )
 
-// A clientClaim is what a request of the modern era says its client accepts.
+// A clientClaim is what a request of the modern era says about its client.
 type clientClaim struct {
 	level    int  // of log messages, from 1 for debug; 0 for none
-	tasks    bool // the request may be answered with a task, by the extension
-	extended bool // there are extensions that are not known here, which may have results of their own
+	tasks    bool // the tasks extension: a task may answer the request
+	extended bool // unknown extensions, which may have their own results
 }
 
 func claimOf(meta mcp.Meta) (c clientClaim) {
@@ -75,15 +73,15 @@ func claimOf(meta mcp.Meta) (c clientClaim) {
 		return c
 	}
 	extensions, _ := jsonrpc.Member(meta.Capabilities, "extensions")
-	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // what is no object has none
+	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // other values have no members
 		c.tasks = c.tasks || key == mcp.ExtensionTasks
 		c.extended = c.extended || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
 	})
 	return c
 }
 
-// modernNotified handles a notification of the modern era that is not a cancellation. The
-// era defines no others, so only a sole upstream can know it.
+// modernNotified handles a notification of the modern era, except for cancellations. The era
+// defines no others, so only a sole upstream may know it.
 func (s *session) modernNotified(m *jsonrpc.Message) {
 	if u := s.soleOf(mcp.Modern, m); u != nil {
 		u.tell(m)
@@ -92,8 +90,8 @@ func (s *session) modernNotified(m *jsonrpc.Message) {
 	s.drop("no owner", m)
 }
 
-// checked returns an upstream's answer to a request of the modern era as the client may get
-// it. An error replaces a result that the client must not get.
+// checked returns an upstream's answer to a request of the modern era. It replaces results that the
+// client must not get by errors.
 func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
 		return &jsonrpc.Message{ID: r.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}
@@ -120,10 +118,9 @@ func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Mes
 	return &jsonrpc.Message{ID: r.ID, Result: result, Extra: answer.Extra}
 }
 
-// admits reports whether the request may be answered with a kind of result: one that its
-// client knows, for this method (2026-07-28 basic/index, basic/patterns/mrtr). An
-// extension that is not known here may have kinds of its own. Its client knows them, and
-// a sole upstream may.
+// admits reports whether the client knows a kind of result for this method (2026-07-28 basic/index,
+// basic/patterns/mrtr). An unknown extension may have kinds of its own, which its client knows, and
+// a sole upstream may know.
 func (r *request) admits(kind string) bool {
 	switch kind {
 	case "", catalog.ResultComplete:
@@ -136,9 +133,9 @@ func (r *request) admits(kind string) bool {
 	return r.extended && r.upstreams.only() != nil
 }
 
-// checkedError returns an upstream's error as a client of the modern era may get it. Some
-// codes are of the legacy era alone (2026-07-28 basic/index). Others are about the hop to
-// the upstream: a client would begin to negotiate with us.
+// checkedError returns an upstream's error with a code for clients of the modern era. Some codes
+// exist only in the legacy era (2026-07-28 basic/index). Others are about the hop to the upstream,
+// and would make the client negotiate with us.
 func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code") != nil {
@@ -150,7 +147,7 @@ func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
 	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
 	case jsonrpc.CodeResourceNotFound:
 		return as(jsonrpc.CodeInvalidParams)
-	case mcp.CodeURLElicitation: // only words can still tell the user where to go
+	case mcp.CodeURLElicitation: // only the message can still tell the user where to go
 		return as(jsonrpc.CodeInternalError)
 	case mcp.CodeHeaderMismatch, mcp.CodeUnsupportedVersion:
 		u.log.Debug("unusable error from upstream", "code", code)

@@ -9,10 +9,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// Calls returns the open requests of clients, at most that many, the oldest first, and the
-// number of the others. Their beginnings are known if Hooks observe calls. Subscriptions are
-// left out: no client waits for their answers. What a request waits for is what this side
-// can see; the host knows more.
+// Calls returns the open requests of clients, oldest first, at most that many, and the number of
+// the others. Their beginnings are known if Hooks observe calls. It leaves out subscriptions,
+// because no client waits for their answers. It says what a request waits for as far as the proxy
+// sees; the host knows more.
 func (p *Router) Calls(most int) (calls []observe.OpenRequest, leftOut int) {
 	var open []*request
 	for _, s := range p.running() {
@@ -32,7 +32,7 @@ func (p *Router) Calls(most int) (calls []observe.OpenRequest, leftOut int) {
 	return calls, leftOut
 }
 
-// maxTool bounds the bytes of a tool's name that are shown: with a sole upstream a client may
+// maxTool bounds the bytes of a tool's name that are shown, because a client of a sole upstream may
 // send any name.
 const maxTool = 128
 
@@ -61,8 +61,8 @@ func (r *request) inFlight() observe.OpenRequest {
 	return seen
 }
 
-// waitsLocked returns what a call waits for. The questions are those that the client has not
-// answered.
+// waitsLocked returns what a call waits for. questions are the server requests that the client has
+// not answered.
 func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
 	u := c.conn
 	switch a := u.attempt; {
@@ -89,14 +89,14 @@ func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
 	return observe.ForUpstream, ""
 }
 
-// waitLocked returns what a request waits for that the session itself works on, and the names
-// of the upstreams that are the reason.
+// waitLocked returns what a request without a call waits for, and the names of the upstreams that
+// cause it.
 func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
 	var starting, asked []string
 	for _, u := range set.conns {
 		switch a := u.attempt; {
 		case a == nil:
-		case !a.ended && !a.ready, a.ended && !a.heard && set.only() == u: // which startup.insist starts again
+		case !a.ended && !a.ready, a.ended && !a.heard && set.only() == u: // startup.insist starts it again
 			starting = append(starting, u.up.Name)
 		case a.ended:
 		case len(a.peer.Calls(isOwn)) > 0:
@@ -112,14 +112,13 @@ func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
 	return observe.ForProxy, nil
 }
 
-// isOwn reports whether a call to an upstream is one of the session's own that a goroutine
-// waits for.
+// isOwn reports whether a call to an upstream is the session's own, and a goroutine waits for it.
 func isOwn(pc *peer.Call) bool {
 	c := callOf(pc)
 	return c != nil && c.request == nil && pc.Method != mcp.MethodListen
 }
 
-// maxListed bounds the names of upstreams in one text.
+// maxListed bounds the upstreams that are named in one text.
 const maxListed = 8
 
 func listed(names []string) string {
@@ -129,8 +128,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Traffic returns what waits at each upstream: the requests that it has not answered, and
-// the bytes that it has not read.
+// Traffic returns the load of each upstream: its open requests, and the bytes that it has not read.
 func (p *Router) Traffic() map[string]observe.Traffic {
 	all := make(map[string]observe.Traffic)
 	for _, s := range p.running() {

@@ -11,20 +11,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// batchVersion is the one version in which messages may come in arrays.
+// batchVersion is the only version with arrays of messages.
 const batchVersion = "2025-03-26"
 
-// A handshake is what the client's initialize settled for the session.
+// A handshake is the result of the client's initialize.
 type handshake struct {
-	params  json.RawMessage // for upstreams: the client's own, with the version agreed; nil before initialize
+	params  json.RawMessage // for upstreams: the client's own, with the negotiated version; nil before initialize
 	version string
-	ready   bool // the client takes server requests: it has sent initialized, or another request
+	ready   bool // the client accepts server requests: it has sent initialized, or another request
 
 	level json.RawMessage // params of the last logging/setLevel
 }
 
-// initialize starts all upstreams and answers for them together. The client waits for a slow
-// one for a limited time; its start goes on.
+// initialize starts all upstreams and answers for all. The client waits for a slow one for a
+// limited time; its start continues.
 func (s *session) initialize(r *request) *jsonrpc.Error {
 	if len(r.msg.Params) > maxInitialize {
 		return invalidParams("they are longer than 64 KiB")
@@ -38,7 +38,7 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	if !again {
 		s.handshake.params, s.handshake.version = params, version
 		s.hello.Store(namedIn(params))
-		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns { // now: what the client says next waits for them
+		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns { // now, so that the client's next requests wait for them
 			u.openLocked()
 		}
 	}
@@ -49,7 +49,7 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	s.work(r, func(ctx context.Context) {
 		if _, failed := s.startAll(ctx, r, starts, (*upstreamConn).introduced); failed != nil {
 			s.mu.Lock()
-			s.handshake = handshake{level: s.handshake.level} // it may come again
+			s.handshake = handshake{level: s.handshake.level} // the client may try again
 			s.hello.Store(nil)
 			s.mu.Unlock()
 			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.wire})
@@ -74,10 +74,9 @@ func (s *session) promised(result json.RawMessage) {
 	s.listChanges.promise(lists)
 }
 
-// negotiate returns the client's params with the version that the session will
-// speak: the client's own if it is known, else the newest (2025-11-25
-// basic/lifecycle: "Otherwise, the server MUST respond with another protocol
-// version it supports").
+// negotiate returns the client's params with the version of the session: the client's own if we
+// support it, else the newest (2025-11-25 basic/lifecycle: "Otherwise, the server MUST respond with
+// another protocol version it supports").
 func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, error) {
 	if err := n.Err(mcp.Key); err != nil {
 		return nil, "", err
@@ -96,8 +95,8 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Key), With: jsonrpc.Quote(version)}), version, nil
 }
 
-// clientReady lets upstreams send requests and notifications to the client. It reports false
-// if the client has not sent initialize.
+// clientReady lets upstreams send requests and notifications to the client. It returns false if the
+// client has not sent initialize.
 func (s *session) clientReady() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +133,7 @@ func (p *Router) serverInfo() json.RawMessage {
 	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
 }
 
-// introduce merges the descriptions of the upstreams; nil stands for one without.
+// introduce merges the descriptions of the upstreams. said returns nil for an upstream without one.
 func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) catalog.Introduction {
 	names, results := make([]string, len(set.conns)), make([]json.RawMessage, len(set.conns))
 	for i, u := range set.conns {
@@ -143,8 +142,8 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 	return catalog.Introduce(set.era, names, results, !set.complete)
 }
 
-// discover asks all upstreams for their description and answers for them together. The client
-// waits as long as for initialize.
+// discover asks all upstreams for their descriptions and answers for all. The client waits as long
+// as for initialize.
 func (s *session) discover(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.InMeta, mcp.Token); err != nil {
 		return invalidParams(err.Error())
@@ -167,13 +166,13 @@ func (s *session) discover(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// supportedVersions are all versions that are served here, modern ones first.
+// supportedVersions are all versions that the proxy serves, modern ones first.
 var supportedVersions = func() json.RawMessage {
-	versions, _ := json.Marshal(mcp.Versions) // strings always can be
+	versions, _ := json.Marshal(mcp.Versions) // strings always marshal
 	return versions
 }()
 
-// discovered returns the result of server/discover, made of the upstreams' answers.
+// discovered returns the result of server/discover from the upstreams' answers.
 func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.RawMessage {
 	if u := set.only(); u != nil && said[u] != nil {
 		return set.s.router.discoveredBy(said[u])
@@ -194,8 +193,8 @@ func (set *upstreamSet) discovered(said map[*upstreamConn]json.RawMessage) json.
 	return mcp.SetMeta(jsonrpc.Set(nil, values...), jsonrpc.Value{Key: mcp.KeyServerInfo, Text: set.s.router.serverInfo()})
 }
 
-// discoveredBy returns the result of server/discover of a sole upstream, with the versions of
-// this hop, and completed.
+// discoveredBy returns a sole upstream's result of server/discover with the versions of this hop,
+// and with all required members.
 func (p *Router) discoveredBy(said json.RawMessage) json.RawMessage {
 	kind, _ := catalog.ResultType(said) // read before
 	result := catalog.Completed(mcp.MethodDiscover, kind, jsonrpc.Set(said, jsonrpc.Value{Key: "supportedVersions", Text: supportedVersions}))

@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// overlong returns the error for a request that names something longer than any name here: it
-// is unknown without a look-up. It is nil for all other requests. The error omits the name.
+// overlong returns the error for a request with a name that is longer than any name here: it is
+// unknown without a look-up. It returns nil for all other requests. The error omits the name.
 func (r *request) overlong() *jsonrpc.Error {
 	long := func(of mcp.Member) bool { return errors.Is(r.notes.Err(of), mcp.ErrTooLong) }
 	owner, key := r.notes.Method.Owner, long(mcp.Key)
@@ -56,8 +56,8 @@ func (s *session) callTool(r *request) *jsonrpc.Error {
 // getPrompt routes prompts/get by the prompt's name.
 func (s *session) getPrompt(r *request) *jsonrpc.Error { return s.byName(r, catalog.Prompts, mcp.Key) }
 
-// byName forwards a request to the upstream that offers what a member of params names, under
-// its own name there.
+// byName forwards a request to the upstream that offers the thing named by a member of params,
+// under the upstream's own name for it.
 func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Error {
 	if err := r.notes.Err(in); err != nil {
 		return invalidParams(err.Error())
@@ -78,15 +78,15 @@ func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Err
 	return nil
 }
 
-// A target is what a request names: a tool or a prompt.
+// A target is the tool or prompt that a request names.
 type target struct {
 	kind   catalog.Kind
-	in     mcp.Member // of params, which has the name
+	in     mcp.Member // of params, that has the name
 	name   string
-	listed bool // by its upstream, for this call
+	listed bool // its upstream was listed for this call
 }
 
-// toTarget forwards a request to the upstream that offers what it names, nil for none.
+// toTarget forwards a request to the upstream of its target, nil for none.
 func (s *session) toTarget(r *request, n target, u *upstreamConn, original string) *jsonrpc.Error {
 	if u != nil {
 		denied, answered := s.denied(r, n.kind, u, original)
@@ -135,8 +135,8 @@ func (n target) what() string {
 	return "prompt"
 }
 
-// owner looks a name up in the tables of a view, as a client may see them. A sole upstream
-// with bare names needs no table.
+// owner finds a name in the tables of a view, as far as a client may see them. A sole upstream with
+// bare names needs no table.
 func (set *upstreamSet) owner(w *view, g *policy.Grant, k catalog.Kind, name string) (*upstreamConn, string) {
 	if u := set.only(); u != nil && set.prefixes[0] == "" {
 		return u, set.former(w, k, name)
@@ -149,16 +149,16 @@ func (set *upstreamSet) owner(w *view, g *policy.Grant, k catalog.Kind, name str
 	return set.at(i), original
 }
 
-// unsure reports whether the i-th upstream has a name only because it lists it as its own,
-// while the name looks as one with the prefix of an upstream that is not known yet.
+// unsure reports whether the i-th upstream only lists a name that could also be one with the prefix
+// of an upstream that is not known yet.
 func (set *upstreamSet) unsure(i int, name, original string) bool {
 	return i >= 0 && !set.complete && name == original && set.prefixes[i] != "" && strings.Contains(name, "__")
 }
 
-// Up to so many upstreams, a look-up allocates nothing.
+// someUpstreams is the number of upstreams up to which look-ups do not allocate.
 const someUpstreams = 8
 
-// offers appends what the upstreams list of a kind, as far as a view knows.
+// offers appends the lists of a kind of all upstreams, as a view knows them.
 func (set *upstreamSet) offers(w *view, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
 	for i, u := range set.conns {
 		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.lists.table(w, k)})
@@ -174,8 +174,8 @@ func (set *upstreamSet) at(i int) *upstreamConn {
 	return set.conns[i]
 }
 
-// former returns the sole upstream's own name for one that a client may know from when
-// there were several.
+// former returns the sole upstream's own name for a name that a client may know from when there
+// were several.
 func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	u := set.conns[0]
 	if !set.s.upstreams.follows || !catalog.MayBeFormer(u.up.Name, name) {
@@ -184,9 +184,9 @@ func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	return u.lists.table(w, k).Former(u.up.Name, name)
 }
 
-// find looks a name up after it has asked those upstreams whose lists are unknown or have
-// changed. It begins with the one that has the prefix of the name. If that one cannot list
-// now it gets the request, so that the client gets its error.
+// find is owner after listing the upstreams whose lists are unknown or stale, first those with the
+// prefix of the name. If one of those cannot list now, it gets the request, so that the client gets
+// its error.
 func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
 	prefix := catalog.Longest(set.prefixes, name)
 	if prefix != "" {
@@ -210,10 +210,10 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 	if set.unsure(i, name, name) {
 		return nil, ""
 	}
-	return set.at(i), name // whoever could not list now cannot be asked either
+	return set.at(i), name // an upstream that could not list now cannot serve the request either
 }
 
-// named returns the upstreams whose names have a prefix.
+// named returns the upstreams with a prefix.
 func (set *upstreamSet) named(prefix string) (found []*upstreamConn) {
 	for i, u := range set.conns {
 		if set.prefixes[i] == prefix {
@@ -223,7 +223,7 @@ func (set *upstreamSet) named(prefix string) (found []*upstreamConn) {
 	return found
 }
 
-// prefix is the prefix of what the i-th upstream lists. URIs have none.
+// prefix returns the prefix of the i-th upstream's list. URIs have none.
 func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 	if k.IsNamed() {
 		return set.prefixes[i]
@@ -231,7 +231,7 @@ func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 	return ""
 }
 
-// complete routes completion/complete by what it refers to.
+// complete routes completion/complete by its reference.
 func (s *session) complete(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
 		return invalidParams(err.Error())
@@ -249,7 +249,7 @@ func (s *session) complete(r *request) *jsonrpc.Error {
 	return invalidParams(`"ref" is neither a prompt nor a resource`)
 }
 
-// byURI forwards a call to the upstream that has the resource.
+// byURI forwards a request to the upstream that has the resource.
 func (s *session) byURI(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key); err != nil {
 		return invalidParams(err.Error())
@@ -257,9 +257,8 @@ func (s *session) byURI(r *request) *jsonrpc.Error {
 	return s.toOwnerOf(r, mcp.Key)
 }
 
-// toOwnerOf forwards c to the upstream that lists the URI, else to one with a template
-// that matches, else to those that declare resources, one by one. A retry goes to the
-// upstream that has asked for it.
+// toOwnerOf forwards r to the upstream that lists the URI, else to one with a matching template,
+// else to those that declare resources, in turn. A retry is sent to the upstream that asked for it.
 func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
 	uri, ok := r.notes.Text(in)
 	if !ok {
@@ -301,8 +300,8 @@ func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
 	return nil
 }
 
-// toOneOf forwards a call about a resource to those that may have it, in turn. A retry is
-// for one of them alone. A plain read finds out which.
+// toOneOf forwards a request about a resource to the candidates, in turn. A retry is for only one
+// of them; plain reads find that one.
 func (s *session) toOneOf(ctx context.Context, r *request, candidates []*upstreamConn) {
 	if !r.retry {
 		r.others = candidates[1:]
@@ -314,7 +313,7 @@ func (s *session) toOneOf(ctx context.Context, r *request, candidates []*upstrea
 	}
 }
 
-// resourceNotFound has a code of its own in the legacy era only.
+// resourceNotFound returns an error that has its own code only in the legacy era.
 func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 	code := jsonrpc.CodeResourceNotFound
 	if era == mcp.Modern {
@@ -323,10 +322,9 @@ func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
 }
 
-// withResources returns the upstreams that may know a resource which they do not list.
-// Those that are alive come first: they answer at once. If none of them has it, the client
-// should hear what is the matter with the others. One that was late is not waited for,
-// unless there is no other.
+// withResources returns the upstreams that may have a resource that they do not list. Living
+// upstreams come first, because they answer at once, and if none of them has it the client should
+// get the errors of the others. Late upstreams are left out, unless there are no others.
 func (set *upstreamSet) withResources() []*upstreamConn {
 	var alive, others, tardy []*upstreamConn
 	for _, u := range set.conns {
@@ -346,15 +344,15 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 	return append(alive, others...)
 }
 
-// ownerOf looks a URI, or a template as such, up in the tables of a view.
+// ownerOf finds a URI, or the text of a template, in the tables of a view.
 func (set *upstreamSet) ownerOf(w *view, uri string) *upstreamConn {
 	var listed, matching [someUpstreams]catalog.Offer
 	return set.at(catalog.OwnerOfURI(set.offers(w, catalog.Resources, listed[:0]), set.offers(w, catalog.Templates, matching[:0]), uri))
 }
 
-// checkHeaders returns what is wrong with the headers of a call that goes to an
-// upstream's tool, nil for nothing as far as is known. It is not sure if a fresh
-// list of the tools could say something else.
+// checkHeaders compares the headers of a call with its arguments, for an upstream's tool. It
+// returns nil if nothing is known to be wrong. sure is false if a fresh list of the tools could
+// change the result.
 func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (bad *jsonrpc.Error, sure bool) {
 	if k != catalog.Tools || r.msg.Headers == nil {
 		return nil, true
@@ -367,7 +365,7 @@ func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (ba
 	return bad, t.Has(tool) && bad == nil || !u.lists.mayLearnTools(r.view)
 }
 
-// learnTools makes the upstream list its tools.
+// learnTools lists the upstream's tools.
 func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
 	defer cancel()
@@ -376,5 +374,5 @@ func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 	}
 }
 
-// asker is for whom upstreams are asked to route c.
+// asker returns the asker of the calls that route r.
 func (r *request) asker() asker { return asker{r.view, r.grant, r.identity()} }

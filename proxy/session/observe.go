@@ -16,7 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// Sessions returns those that are open, the oldest first.
+// Sessions returns the open sessions, oldest first.
 func (p *Router) Sessions() []observe.Session {
 	var all []observe.Session
 	for _, s := range p.running() {
@@ -28,13 +28,13 @@ func (p *Router) Sessions() []observe.Session {
 	return all
 }
 
-// A carried Conn has a name for its transport.
+// A carried Conn knows its transport.
 type carried interface{ Transport() string }
 
-// id is how logs name the session; hosts shorten its key likewise.
+// id returns the session's name in logs. Hosts shorten its key in the same way.
 func (s *session) id() string { return s.key[:8] }
 
-// observed is what can be seen of the session.
+// observed describes the session for operators.
 func (s *session) observed() observe.Session {
 	s.mu.Lock()
 	hello := s.handshake.params
@@ -69,13 +69,13 @@ func (n *clientName) text() string {
 	return n.name
 }
 
-// namedIn returns what the params of initialize say of the client.
+// namedIn returns the client's name in the params of initialize.
 func namedIn(hello json.RawMessage) *clientName {
 	info, _ := jsonrpc.Member(hello, "clientInfo")
 	return &clientName{name: nameIn(info)}
 }
 
-// nameOf is nameIn, which is not asked again for what the last request has said.
+// nameOf is nameIn with a cache of the last clientInfo.
 func (s *session) nameOf(info json.RawMessage) string {
 	last := s.last.Load()
 	if last != nil && bytes.Equal(last.info, info) {
@@ -97,7 +97,7 @@ func nameIn(info json.RawMessage) string {
 	return name
 }
 
-// maxName bounds what is told of a client's name, in bytes.
+// maxName bounds the bytes of a client's name that are shown.
 const maxName = 64
 
 // maxInfo bounds the clientInfo that is kept, in bytes.
@@ -124,14 +124,13 @@ func (s *session) observeEnded(err error) {
 	tell(s.observed(), end)
 }
 
-// now is how long the session has been there: half as dear as the time of day.
+// now returns the age of the session, which costs half as much as time.Now.
 func (s *session) now() time.Duration { return time.Since(s.began) }
 
 // arrivedAt returns when the request arrived.
 func (r *request) arrivedAt() time.Time { return r.upstreams.s.began.Add(r.began) }
 
-// observeRequest tells of a call that has come. All that come are delivered, see
-// [session.deliver].
+// observeRequest reports that a request has come. All of them end in [session.deliver].
 func (s *session) observeRequest(r *request) {
 	h := &s.router.Hooks
 	if h.RequestBegan == nil && h.RequestEnded == nil && h.CallEnded == nil && h.Follower == nil && h.RequestLost == nil {
@@ -149,7 +148,7 @@ func (s *session) observeRequest(r *request) {
 	}
 }
 
-// observeAnswer tells of a call that is over; a nil answer is that of a cancelled one.
+// observeAnswer reports that a request is over. answer is nil for a cancelled one.
 func (s *session) observeAnswer(r *request, answer *jsonrpc.Message) {
 	if answer != nil && answer.Error != nil && s.router.Hooks.RequestLost != nil {
 		s.observeLost(r, answer.Error)
@@ -173,8 +172,8 @@ func (s *session) observeAnswer(r *request, answer *jsonrpc.Message) {
 	}
 }
 
-// endOf is how a call has ended whose last request, if there was any, is r: with that, if
-// that is over.
+// endOf returns how a request ended whose last call, if any, was c: with the end of c, if that is
+// over.
 func (s *session) endOf(r *request, c *call, answer *jsonrpc.Message) observe.End {
 	var over time.Duration
 	if c != nil {
@@ -189,7 +188,7 @@ func (s *session) endOf(r *request, c *call, answer *jsonrpc.Message) observe.En
 	return observe.EndAt(s.began.Add(over), over-r.began, answer)
 }
 
-// observeLost tells of a call that gets the error of an event, if this is one.
+// observeLost reports a request that gets the error of an event, if answer is one.
 func (s *session) observeLost(r *request, answer json.RawMessage) {
 	lost, ok := observe.LossOf(answer)
 	if !ok {
@@ -205,8 +204,8 @@ func (s *session) observeLost(r *request, answer json.RawMessage) {
 	s.router.Hooks.RequestLost(lost)
 }
 
-// observeEnd reports the end of an upstream connection that this side has chosen; the host
-// reports all others.
+// observeEnd reports the end of an upstream connection that this side has chosen. The host reports
+// all others.
 func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int) {
 	tell := u.s.router.Hooks.Happened
 	if tell == nil || told.Cause.IsZero() || said.Event == "" {
@@ -224,7 +223,7 @@ func (s *session) observedRequest(r *request) observe.Request {
 	return observe.Request{Session: s.id(), Client: s.clientOf(r), Principal: s.name, Account: s.account, Era: string(r.era), Method: mcp.NameOf(r.Method)}
 }
 
-// clientOf returns what the client of a call calls itself.
+// clientOf returns the client's name of itself in a request.
 func (s *session) clientOf(r *request) string {
 	if r.era == mcp.Legacy {
 		return s.hello.Load().text()
@@ -232,7 +231,7 @@ func (s *session) clientOf(r *request) string {
 	return r.client
 }
 
-// A watcher tells of requests to upstreams.
+// A watcher reports calls to upstreams.
 type watcher struct{}
 
 // Sent implements [peer.Watcher].

@@ -13,9 +13,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// When an upstream has asked a client something, the answer and the state that came with
-// the request are for that upstream alone (2026-07-28 basic/patterns/mrtr). They never go
-// to one that only may have the resource or the task.
+// When an upstream has asked a client something, the answer and the state of the request are only
+// for that upstream (2026-07-28 basic/patterns/mrtr), and never for another one that may have the
+// resource or the task.
 
 // owners records which upstream has which tasks and resources of one client.
 type owners struct {
@@ -36,19 +36,18 @@ func (o *owners) forget(u *upstreamConn) {
 // maxReaders bounds how many answered reads of one session are remembered.
 const maxReaders = 10000
 
-// readers records which upstream answered a client's last read of a resource. A retry of
-// that read goes there.
+// readers records which upstream answered a client's last read of a resource. A retry of that read
+// is sent there.
 type readers struct {
 	mu sync.Mutex // guards of; nothing else is locked under it
 	of map[catalog.Digest]*upstreamConn
 }
 
-// add remembers u. When there is no room it forgets all others; who of them has asked a
-// client something is then found by asking.
+// add records u. When it is full it forgets all others; then retries find their upstream by asking.
 func (r *readers) add(key catalog.Digest, u *upstreamConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if u.isHungUp() { // its answer was on the way when it went
+	if u.isHungUp() { // its answer was on the way when it was hung up
 		return
 	}
 	if len(r.of) >= maxReaders {
@@ -70,10 +69,10 @@ func (r *readers) forget(u *upstreamConn) {
 	maps.DeleteFunc(r.of, func(_ catalog.Digest, reader *upstreamConn) bool { return reader == u })
 }
 
-// readerKey is what a call's read is remembered by.
+// readerKey returns the key of a read in readers.
 func (r *request) readerKey(uri string) (key catalog.Digest) {
 	hash := sha256.New()
-	hash.Write(r.identity()) // an object: what follows is no part of it
+	hash.Write(r.identity()) // an object, so the URI is not part of it
 	hash.Write([]byte(uri))
 	hash.Sum(key[:0])
 	return key
@@ -96,11 +95,11 @@ func (s *session) readResource(r *request) *jsonrpc.Error {
 	return s.toOwnerOf(r, mcp.Key)
 }
 
-// isGiven reports whether a member is there; null is none.
+// isGiven reports whether a member is present and not null.
 func isGiven(value json.RawMessage) bool { return value != nil && string(value) != "null" }
 
-// readAnswered remembers who answered a read. If the last upstream that was asked has no
-// resources at all, the client hears that nobody has this one.
+// readAnswered records the upstream that answered a read. If the last upstream that was asked has
+// no resources at all, the client gets the error that no upstream has this one.
 func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.Digest, uri string) {
 	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
@@ -110,8 +109,8 @@ func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.
 	}
 }
 
-// knownOwner returns the upstream that is known to have a resource: for a retry the one
-// that has asked for it, else one that lists it or has a template for it.
+// knownOwner returns the upstream that is known to have a resource: for a retry the one that asked
+// for it, else one that lists it or has a template for it.
 func (s *session) knownOwner(r *request, uri string) *upstreamConn {
 	if r.retry {
 		if u := s.readers.get(r.readerKey(uri)); u != nil {
@@ -121,15 +120,15 @@ func (s *session) knownOwner(r *request, uri string) *upstreamConn {
 	return r.upstreams.ownerOf(r.view, uri)
 }
 
-// plainRead turns the params of a retry into those of a first read.
+// plainRead returns the params of a retry as those of a first read.
 func (r *request) plainRead() json.RawMessage {
 	return jsonrpc.Set(r.msg.Params, jsonrpc.Value{Key: "_meta", Text: r.identity()},
 		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
 }
 
-// lacksResource reports whether an error means that the upstream does not have a resource, or
-// never got the request. Then another one may have it. Any other error comes from the
-// upstream that has it. Servers without a code for it send 0.
+// lacksResource reports whether an error means that the upstream does not have a resource, or never
+// got the request, so that another one may have it. Any other error comes from the upstream that
+// has it. Servers without a code for it send 0.
 func lacksResource(text json.RawMessage) bool {
 	raw, err := jsonrpc.Member(text, "code")
 	if err != nil {
@@ -143,7 +142,7 @@ func lacksResource(text json.RawMessage) bool {
 	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
 }
 
-// whoAnswers asks upstreams in turn and returns the first one with a result. If there is
+// whoAnswers asks upstreams in turn and returns the first one that returns a result. If there is
 // none, it answers r with the first error that is not "unknown", else with the last error.
 func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
 	var refusal *jsonrpc.Message
@@ -152,7 +151,7 @@ func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamC
 		answer := u.askWithin(ctx, method, params)
 		switch {
 		case ctx.Err() != nil:
-			return nil // c was taken
+			return nil // r was taken
 		case answer.Error == nil:
 			return u
 		}
@@ -164,7 +163,7 @@ func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamC
 	return nil
 }
 
-// askWithin is ask within the list timeout. When that ends, the answer is an error.
+// askWithin is ask with the list timeout, after which the answer is an error.
 func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
 	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
 	defer cancel()

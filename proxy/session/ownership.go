@@ -15,32 +15,33 @@ import (
 )
 
 const (
-	// maxOwned bounds what is remembered of one principal, maxOwnedInAll of all.
-	// Then the oldest of that principal is forgotten, or all that the principal has who was
-	// given nothing for the longest time. What is forgotten is unknown to everybody.
+	// maxOwned bounds the things of one principal, maxOwnedInAll those of all. When the first is
+	// reached, the oldest thing of the principal is forgotten; when the second is, all things of
+	// the principal that was given nothing for the longest time. A forgotten thing is unknown to
+	// everybody.
 	maxOwned      = 1024
 	maxOwnedInAll = 1 << 18
 )
 
-// ownership records what upstreams gave to principals: ids of tasks, and the states of
-// suspended requests. A modern server has one process for all clients, and a remote one knows
-// only the proxy: both treat whoever has the id or the state as its owner. So if clients may
-// be different principals, none can use what another one was given.
+// ownership records what upstreams gave to principals: ids of tasks, and the states of suspended
+// calls. A modern server has one process for all clients, and a remote one knows only the proxy:
+// both accept an id or a state from everybody. So if clients may be different principals, none may
+// use what another one was given.
 type ownership struct {
 	mu     sync.Mutex // guards the fields below, and all ownedSets
 	of     map[identity.Principal]*linked.Element
-	recent linked.List // of *ownedSet; the least recently used first
+	recent linked.List // of *ownedSet; least recently used first
 	count  int         // of things in all ownedSets
 }
 
-// An ownedSet is what one principal owns.
+// An ownedSet has the things of one principal.
 type ownedSet struct {
 	who    identity.Principal
 	things map[catalog.Digest]struct{}
-	order  []catalog.Digest // the oldest first
+	order  []catalog.Digest // oldest first
 }
 
-// An ownedKind is a kind of what an upstream can give.
+// An ownedKind is a kind of things.
 type ownedKind string
 
 const (
@@ -48,9 +49,9 @@ const (
 	ownedState ownedKind = "state"
 )
 
-// digest is what a thing of an upstream is remembered by.
+// digest returns the key of a thing.
 func (t ownedKind) digest(u *Upstream, text string) catalog.Digest {
-	return sha256.Sum256([]byte(string(t) + "\x00" + u.Link + "\x00" + u.Name + "\x00" + text)) // none of the first three has a NUL
+	return sha256.Sum256([]byte(string(t) + "\x00" + u.Link + "\x00" + u.Name + "\x00" + text)) // none of the first three contains NUL
 }
 
 func (b *ownership) add(who identity.Principal, d catalog.Digest) {
@@ -96,7 +97,7 @@ func (b *ownership) has(who identity.Principal, d catalog.Digest) bool {
 	return ok
 }
 
-// noteOwner notes that an upstream gave something to the client.
+// noteOwner records that an upstream gave something to the client.
 func (u *upstreamConn) noteOwner(t ownedKind, text string) {
 	if u.s.router.Several.Load() {
 		u.s.router.memory.ownership.add(u.s.who.Principal, t.digest(u.up, text))
@@ -119,8 +120,8 @@ func (u *upstreamConn) mayUse(t ownedKind, text string) bool {
 	return !u.s.router.Several.Load() || u.s.router.memory.ownership.has(u.s.who.Principal, t.digest(u.up, text))
 }
 
-// checkOwner returns why a request may not go to an upstream: it uses what belongs to another
-// principal. The answer is that for what does not exist.
+// checkOwner returns the error for a request that uses a thing of another principal, as if the
+// thing did not exist; nil for all other requests.
 func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
 	if !u.s.router.Several.Load() {
 		return nil
@@ -138,7 +139,7 @@ func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
 			return unknownTask
 		}
 	}
-	if n.Method.Name == "" && strings.HasPrefix(r.Method, "tasks/") { // of a task, in words that nobody here knows
+	if n.Method.Name == "" && strings.HasPrefix(r.Method, "tasks/") { // an unknown method about a task
 		return methodNotFound(r.Method)
 	}
 	return nil
@@ -148,11 +149,11 @@ var (
 	unknownTask  = invalidParams("unknown task")
 	foreignState = &jsonrpc.Error{
 		Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here",
-		Data: map[string]string{"reason": "request_state_expired"}, // as for one that nobody has given
+		Data: map[string]string{"reason": "request_state_expired"}, // as for a state that nobody was given
 	}
 )
 
-// ownTasks returns the tasks of a list that are the client's.
+// ownTasks returns the client's own tasks of a list.
 func (u *upstreamConn) ownTasks(listed []json.RawMessage) []json.RawMessage {
 	if !u.s.router.Several.Load() {
 		return listed

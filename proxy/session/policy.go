@@ -13,19 +13,19 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// Only this file asks policies. A request is decided when its target is known, whatever the
-// client called it: the upstream with its own name of a tool or prompt, or a URI as the
-// client wrote it. What is denied looks unknown:
+// Only this file asks policies. A request is decided when its target is known, whatever name the
+// client used: the upstream with its own name of a tool or prompt, or a URI as the client wrote it.
+// Denied things look unknown:
 //
-//   - An upstream that has nothing for the client is in no upstream set of it (visibleTo). So
-//     it is not started, introduced, listed or asked for it.
-//   - Names do not resolve to what is denied (offers), lists leave it out (visible), and
-//     calls of it are refused (denied).
-//   - A denied URI is sent to no upstream. Updates of it do not reach the client.
-//   - A task follows its tool. What has no name that a rule could allow, such as an unknown
-//     method, is denied to clients with an allow list.
+//   - An upstream that has nothing for the client is left out of the client's upstream sets
+//     (visibleTo). So it is not started, introduced or asked for the client.
+//   - Names do not resolve to denied things (offersTo), lists omit them (visible), and calls of them
+//     are refused (denied).
+//   - A denied URI is sent to no upstream. Its updates do not reach the client.
+//   - A task follows its tool. Things without a name for rules, such as unknown methods, are denied to
+//     clients with an allow list.
 
-// grantOf returns what the sender of a message may do; nil without policies. The last sender
+// grantOf returns the grant of the sender of a message; nil without policies. The last sender
 // decides about unsolicited messages of upstreams.
 func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	from = orDefault(from, s.who)
@@ -35,14 +35,14 @@ func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	return s.router.Policies.For(from)
 }
 
-// grant returns what the last sender of a request may do now.
+// grant returns the current grant of the last sender.
 func (s *session) grant() *policy.Grant {
 	return s.router.Policies.For(orDefault(s.lastSender.Load(), s.who))
 }
 
-// ReplacePolicies applies other rules from the next request of every session on, and notifies
-// clients of the lists that change for them. With an error, which is that of [policy.New],
-// nothing has changed.
+// ReplacePolicies replaces the rules from the next request of every session on, and notifies
+// clients of the lists that change for them. If it fails, with an error of [policy.New], it changes
+// nothing.
 func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 	before, err := p.Policies.Replace(rules)
 	if err != nil {
@@ -64,8 +64,8 @@ func (s *session) regrant(before *policy.Policies) {
 	}
 }
 
-// differing returns the lists of which two grants show different parts. For an upstream that
-// was never listed it is enough that one of the grants may show a part.
+// differing returns the lists that two grants show differently. For an upstream that was never
+// listed, it compares whether they may show anything.
 func (set *upstreamSet) differing(w *view, a, b *policy.Grant) (lists [catalog.Kinds]bool) {
 	for _, u := range set.conns {
 		for k := range catalog.Kinds {
@@ -87,7 +87,7 @@ func (u *upstreamConn) differs(w *view, k catalog.Kind, a, b *policy.Grant) bool
 	})
 }
 
-// kindOf returns the policy's name of a kind.
+// kindOf returns the policy's constant for a kind.
 func kindOf(k catalog.Kind) policy.Kind {
 	switch k {
 	case catalog.Tools:
@@ -100,7 +100,7 @@ func kindOf(k catalog.Kind) policy.Kind {
 	return policy.Resource
 }
 
-// ruleName returns the policy's name of what an upstream lists.
+// ruleName returns the name of a listed thing in rules.
 func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
 	if k.IsNamed() {
 		return policy.Name(u.up.Name, name)
@@ -108,8 +108,8 @@ func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
 	return name
 }
 
-// visibleTo returns the upstream set as a client sees it: without those that have nothing for
-// it. It is the same one for all clients that see the same.
+// visibleTo returns the upstream set as a client sees it, without the upstreams that have nothing
+// for it. All clients with the same visibility get the same set.
 func (set *upstreamSet) visibleTo(g *policy.Grant) *upstreamSet {
 	if g == nil {
 		return set
@@ -121,7 +121,7 @@ func (set *upstreamSet) visibleTo(g *policy.Grant) *upstreamSet {
 	return seen.(*upstreamSet)
 }
 
-// without returns the set without some upstreams; it only keeps that names have prefixes.
+// without returns the set without some upstreams. Names keep their prefixes.
 func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
 	if !slices.ContainsFunc(set.conns, hidden) {
 		return set
@@ -138,7 +138,7 @@ func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
 	return less
 }
 
-// offersTo says which names of a kind resolve for a client; nil for all.
+// offersTo returns which names of a kind resolve for a client; nil for all.
 func (set *upstreamSet) offersTo(g *policy.Grant, k catalog.Kind) func(i int, name string) bool {
 	if g == nil {
 		return nil
@@ -146,7 +146,7 @@ func (set *upstreamSet) offersTo(g *policy.Grant, k catalog.Kind) func(i int, na
 	return func(i int, name string) bool { return g.May(kindOf(k), ruleName(k, set.conns[i], name)) }
 }
 
-// visible returns of what an upstream lists what its asker may see.
+// visible returns the part of an upstream's list that the asker may see.
 func (who asker) visible(u *upstreamConn, k catalog.Kind, li *catalog.Listing) *catalog.Listing {
 	if who.grant == nil || li == nil {
 		return li
@@ -155,7 +155,7 @@ func (who asker) visible(u *upstreamConn, k catalog.Kind, li *catalog.Listing) *
 }
 
 // denied reports whether the client must not use the target of a request. If only scopes are
-// missing, the request has been answered, and answered says so.
+// missing it answers the request, and answered is true.
 func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name string) (denied, answered bool) {
 	if r.grant == nil {
 		return false, false
@@ -174,9 +174,9 @@ func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name strin
 	return false, false
 }
 
-// maybeFormer reports whether a name that a sole upstream does not list could be one from
-// when there were several, as far as its client can tell: <upstream>__<name>. If a rule
-// denies that one it is unknown, whether or not there is such a name.
+// maybeFormer reports whether a name that a sole upstream does not list could, for its client, be
+// one from when there were several: <upstream>__<name>. If a rule denies that, the name is unknown,
+// whether or not it exists.
 func (r *request) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool {
 	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.table(r.view, k).Has(name)
 }
@@ -200,8 +200,8 @@ func (s *session) unlisted(r *request) bool {
 	return false
 }
 
-// deniedTask is denied for a task of an upstream, by its own id. It belongs to its tool, or
-// to its upstream if the tool is unknown.
+// deniedTask is denied for a task of an upstream, by its own id. Rules for its tool decide, or for
+// its upstream if the tool is unknown.
 func (s *session) deniedTask(r *request, u *upstreamConn, id string) (denied, answered bool) {
 	if r.grant == nil {
 		return false, false
@@ -226,8 +226,8 @@ func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
 // toolOf returns the tool of a task, "" if it is unknown.
 func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.get(u.taskName(id)).tool }
 
-// confine removes from the filter of a subscription what its client must not see. It reports
-// false if only scopes are missing; then the request was answered.
+// confine removes everything that the client must not see from the filter of a subscription. If
+// only scopes are missing it answers the request and returns false.
 func (s *session) confine(r *request, f *mcp.Filter) bool {
 	if r.grant == nil {
 		return true
@@ -270,8 +270,8 @@ func mayNotify(g *policy.Grant, m *jsonrpc.Message) bool {
 	return ok && n.Err(mcp.Key) == nil && g.May(policy.Resource, uri)
 }
 
-// admits counts a request that begins, and reports false if it exceeds a limit: then it was
-// answered. Requests without cost are not counted.
+// admits counts a request that begins. If it exceeds a limit, admits answers it and returns false.
+// Pings are not counted.
 func (s *session) admits(r *request) bool {
 	if r.grant == nil || r.Method == mcp.MethodPing {
 		return true
@@ -287,15 +287,15 @@ func (s *session) admits(r *request) bool {
 	s.mu.Lock()
 	r.use = use
 	s.mu.Unlock()
-	if !r.Open() { // who has taken it may have looked before
+	if !r.Open() { // whoever took it may have looked before
 		use.End()
 	}
 	return true
 }
 
-// admitsNotification counts a notification of the client, and reports false if it exceeds the
-// rate: then it is dropped. Cancellations and initialized are not counted, since they cost
-// little, and roots/list_changed is held back instead.
+// admitsNotification counts a notification of the client, and returns false if it exceeds the rate:
+// then it is dropped. Cancellations and initialized are not counted, because they cost little, and
+// roots/list_changed is held back instead.
 func (s *session) admitsNotification(m *jsonrpc.Message) bool {
 	if s.router.Policies == nil || m.Method == mcp.MethodInitialized || m.Method == mcp.MethodRootsChanged {
 		return true
@@ -320,15 +320,15 @@ func (s *session) logBeyond(g *policy.Grant, refused *identity.Refusal) {
 	s.log.Log(context.Background(), level, "client exceeds its limits", "principal", g.Who.String(), "rule", g.Rule(), "cause", refused.Text)
 }
 
-// needsScopes answers a request for which the client lacks scopes, and names all that it
-// needs, so that the client can ask for them at once.
+// needsScopes answers a request for which the client lacks scopes with all that it needs, so that
+// the client can ask for them at once.
 func (s *session) needsScopes(r *request, all []string) {
 	s.log.Debug("client lacks scopes", "method", mcp.NameOf(r.Method), "principal", r.grant.Who.String(), "rule", r.grant.Rule(), "scopes", all)
 	text := "insufficient scope: this needs " + strings.Join(all, " ")
 	s.refuseWith(r, jsonrpc.InsufficientScope(all), &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: text, Scopes: all})
 }
 
-// refuseWith answers a request with an error and gives front ends the reason.
+// refuseWith answers a request with an error, and gives front ends the reason.
 func (s *session) refuseWith(r *request, err *jsonrpc.Error, why *identity.Refusal) {
 	m := jsonrpc.NewError(r.ID, err)
 	m.Refused = why
@@ -342,7 +342,7 @@ func (s *session) observeRefused(why *identity.Refusal) {
 	}
 }
 
-// noteUnknown logs the denial of a request if its name is unknown to its client alone.
+// noteUnknown logs a denial if the name is unknown only to this client.
 func (s *session) noteUnknown(r *request, n target) {
 	if r.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
 		return
@@ -355,8 +355,8 @@ func (s *session) noteUnknown(r *request, n target) {
 	}
 }
 
-// noteDenial logs the rule that denied a request, and the target if it has a name: the client
-// only learns that it does not exist.
+// noteDenial logs the rule that denied a request, and the target if it has a name. The client only
+// learns that the target does not exist.
 func (s *session) noteDenial(r *request, name string) {
 	s.log.Debug("denied by a policy", "method", mcp.NameOf(r.Method), "name", name[:min(len(name), maxName)],
 		"principal", r.grant.Who.String(), "rule", orDefault(r.grant.Rule(), "none"))

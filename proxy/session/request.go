@@ -16,8 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A request is one of the client, from its arrival until it is settled or
-// cancelled.
+// A request is a request of the client, from its arrival until it is settled or cancelled.
 type request struct {
 	*peer.Request
 	observed
@@ -26,51 +25,49 @@ type request struct {
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
 	upstreams   *upstreamSet  // the upstreams when it came
-	view        *view         // what its client sees of them; nil if its claim is wrong
-	grant       *policy.Grant // what its client may; nil without policies
+	view        *view         // the client's view of them; nil if its claim is invalid
+	grant       *policy.Grant // of the client; nil without policies
 	clientClaim               // modern era only
 
-	// retry tells that the request holds what is for the upstream alone that has
-	// asked for it; modern era only. Set before the request is forwarded.
+	// retry means that only the upstream that asked for the request may get it; modern era only.
+	// Set before the request is forwarded.
 	retry bool
 
-	// msg is the request as it came. Owned by who works on the request; nil once
-	// it was forwarded for good, so that its bytes are not kept until the answer.
+	// msg is the request as it came. The goroutine that works on the request owns it. It is nil
+	// after the last forward, so that its bytes are not kept until the answer.
 	msg   *jsonrpc.Message
 	notes *mcp.Notes // of msg
 
-	// others are to be asked in turn if the upstream asked first does not have the
-	// resource, see lacksResource. Owned by whoever settles the call.
+	// others are the upstreams to ask in turn if the previous one does not have the resource, see
+	// lacksResource. Owned by whoever settles the call.
 	others []*upstreamConn
 
-	// kind is what the answer is, by its resultType; modern era only. Owned by
-	// whoever settles the call.
+	// kind is the resultType of the answer; modern era only. Owned by whoever settles the call.
 	kind string
 
-	// Of a subscription: what tells the client what is honoured is on its way, and it has
-	// left, so that others may follow.
+	// Of a subscription: its acknowledgment is being sent, and has been sent, so that notifications
+	// may follow.
 	acking, acked atomic.Bool
 
-	// Guarded by session.mu. Who takes the request sees what was set before.
-	after  func(answer *jsonrpc.Message) // sees the answer before the client does
-	sent   *call                         // to an upstream, once it is forwarded
-	kept   int                           // bytes of the request that are kept and counted
-	cancel context.CancelFunc            // ends the goroutine that works on the request, if one does
-	use    *policy.Use                   // what is counted for its principal; nil for nothing
+	// Guarded by session.mu. Whoever takes the request sees what was set before.
+	after  func(answer *jsonrpc.Message) // called with the answer before the client gets it
+	sent   *call                         // the call to an upstream, once the request is forwarded
+	kept   int                           // bytes of the request that count in session.kept
+	cancel context.CancelFunc            // ends the goroutine that works on the request, if there is one
+	use    *policy.Use                   // its count for the principal; nil for none
 }
 
-// observed is what hooks get of a request.
+// observed has the values of a request for hooks.
 type observed struct {
-	began  time.Duration // when it came, by session.now; zero without hooks
-	client string        // what a modern client calls itself, if somebody does
+	began  time.Duration // arrival, by session.now; zero without hooks
+	client string        // the name of a modern client, if hooks are set
 	trace  observe.Trace // nil: no trace
 
-	tool   string // that an upstream is called for, by its name there. Set before it is sent
+	tool   string // the called tool, by the upstream's name. Set before it is sent
 	prompt string // likewise
 }
 
-// begin makes the request of a peer.Request that is about to be entered; all requests begin
-// here.
+// begin creates the request of a peer.Request that is about to be entered. All requests begin here.
 func (s *session) begin(pr *peer.Request) {
 	r := &request{Request: pr, msg: pr.Message, notes: mcp.Read(pr.Message)}
 	if r.bad = s.classify(r); r.bad == nil {
@@ -92,13 +89,13 @@ func (s *session) refuse(pr *peer.Request, why error, answer *jsonrpc.Message) *
 	return answer
 }
 
-// take takes a request out of the table and reports whether it was there: whoever
-// takes it settles it. Once the session's ctx has ended only end takes: what was
-// interrupted by that end would pass for an answer.
+// take takes a request and reports whether it was open. Whoever takes it settles it. Once the
+// session's ctx has ended, only end takes requests, because errors that this end caused are no
+// answers.
 func (s *session) take(r *request) bool { return s.ctx.Err() == nil && r.Take() }
 
-// settle answers r, unless another goroutine has taken it. It waits for room, which slows the
-// stream that the answer came from.
+// settle answers r, unless it was already taken. It waits for room, which slows the stream of the
+// answer.
 func (s *session) settle(r *request, answer *jsonrpc.Message) {
 	if !s.take(r) {
 		s.drop("late answer", answer)
@@ -107,19 +104,18 @@ func (s *session) settle(r *request, answer *jsonrpc.Message) {
 	s.deliver(r, answer, r.AnswerWhenRoom)
 }
 
-// deliver ends what works on a request that was taken, and hands the answer to put; all requests
-// end here.
+// deliver ends the work on a taken request, and passes the answer to put. All requests end here.
 func (s *session) deliver(r *request, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
 	if after := s.stop(r); after != nil {
 		after(answer)
 	}
-	s.release(r) // after that: what it keeps for good is counted by now
+	s.release(r) // afterwards, because after has counted what it keeps
 	s.observeAnswer(r, answer)
 	put(answer)
 }
 
-// stop ends the goroutine and the timer of a request that was taken, and returns the function
-// that sees the answer first.
+// stop ends the goroutine and the timer of a taken request, and returns the function to call with
+// the answer.
 func (s *session) stop(r *request) (after func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,8 +129,7 @@ func (s *session) stop(r *request) (after func(answer *jsonrpc.Message)) {
 	return r.after
 }
 
-// phase tells whether r, which was taken, may have run. A subscription runs from its
-// beginning.
+// phase reports whether r, which was taken, may have run. A subscription runs from its beginning.
 func (r *request) phase() jsonrpc.Phase {
 	if call := r.Forwarded(); call != nil && call.Sent() || r.Method == mcp.MethodListen {
 		return jsonrpc.InFlight
@@ -142,9 +137,9 @@ func (r *request) phase() jsonrpc.Phase {
 	return jsonrpc.NotSent
 }
 
-// work runs fn for a request that takes more than one message to answer. Its ctx
-// ends when the request is cancelled or the session ends; it settles the request. If the
-// request is already over, fn does not run and work reports false.
+// work runs fn in a goroutine, for a request that needs more than one call. fn must settle the
+// request. Its ctx ends when the request is cancelled or the session ends. If the request is
+// already over, work returns false and does not run fn.
 func (s *session) work(r *request, fn func(ctx context.Context)) bool {
 	ctx, cancel := context.WithCancel(withTrace(s.ctx, r))
 	s.mu.Lock()
@@ -161,15 +156,15 @@ func (s *session) work(r *request, fn func(ctx context.Context)) bool {
 	return true
 }
 
-// whenAnswered makes fn see the answer of r before the client does.
+// whenAnswered sets the function to call with the answer to r before the client gets it.
 func (s *session) whenAnswered(r *request, fn func(answer *jsonrpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.after = fn
 }
 
-// cancelled ends a request that the client cancels, with m, or that the end of the client has
-// taken, with nil: then the streams to the upstreams end, too.
+// cancelled ends a request that the client cancels, by m, or that the end of the client has taken;
+// then m is nil, and the streams to the upstreams end, too.
 func (s *session) cancelled(pr *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	r := pr.Value.(*request)
 	use := s.takeUse(r)
@@ -190,8 +185,8 @@ func (s *session) cancelled(pr *peer.Request, m *jsonrpc.Message, at jsonrpc.Spa
 	}
 }
 
-// forward sends the request to an upstream, with an id and a progress token of its
-// own. The edits are to the request's params.
+// forward sends the request to an upstream, with its own id and progress token. The edits apply to
+// the request's params.
 func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	n := r.notes
 	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
@@ -220,7 +215,7 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 		c.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
 	}
-	if r.began != 0 { // somebody wants to know of it
+	if r.began != 0 { // hooks are set
 		c.listed = r.listedBy(u)
 	}
 	params, told := c.traced(r.trace, r.msg.Params, n)
@@ -229,17 +224,17 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 		r.msg, r.notes = nil, nil
 	}
 	if err := r.Forward(c.Call, m); err != nil && err != peer.ErrCancelled {
-		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) }) // which waits for room
+		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) }) // in a goroutine, because it waits for room
 	}
 }
 
-// keep counts so many bytes of a request, which are kept until it is answered. It reports
-// false if there is no room for them.
+// keep counts bytes of a request that are kept until its answer. It returns false if there is no
+// room for them.
 func (s *session) keep(r *request, bytes int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	more := bytes - r.kept
-	if more <= 0 || !r.Open() { // release has been called, and takes nothing off any more
+	if more <= 0 || !r.Open() { // release has been called, or will not free more
 		return true
 	}
 	ok := s.kept.add(more)
@@ -249,7 +244,7 @@ func (s *session) keep(r *request, bytes int) bool {
 	return ok
 }
 
-// release takes off what keep has counted.
+// release undoes keep.
 func (s *session) release(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,9 +252,8 @@ func (s *session) release(r *request) {
 	r.kept = 0
 }
 
-// ownToken replaces the client's progress token with a minted id in a call of the
-// session's own: no client waits for its progress, but the token could be mistaken
-// for one of ours.
+// ownToken replaces the client's progress token in a call of the session's own. No client waits for
+// its progress, but the token could be mistaken for one of the session's.
 func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMessage {
 	n := mcp.ReadParams(method, params)
 	if n.Err(mcp.InMeta, mcp.Token) != nil || !n.Has(mcp.Token) {
@@ -268,14 +262,14 @@ func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMess
 	return jsonrpc.Replace(params, jsonrpc.Edit{Span: n.At(mcp.Token), With: id.Raw()})
 }
 
-// settleNow is settle for callers that must not wait for room.
+// settleNow is settle without waiting for room.
 func (s *session) settleNow(r *request, answer *jsonrpc.Message) {
 	if s.take(r) {
 		s.deliver(r, answer, r.Answer)
 	}
 }
 
-// fail settles r with an error of the proxy's own, without waiting.
+// fail settles r with an error of the proxy, without waiting.
 func (s *session) fail(r *request, err *jsonrpc.Error) {
 	s.settleNow(r, jsonrpc.NewError(r.ID, err))
 }
@@ -290,24 +284,24 @@ func methodNotFound(method string) *jsonrpc.Error {
 
 func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
-// A call is a request that this side sent on an upstream connection and that is not answered.
+// A call is a request that this side sent on an upstream connection.
 type call struct {
 	*peer.Call
 	conn           *upstreamConn
-	request        *request               // whose it is; nil for the session's own
-	onNotification func(*jsonrpc.Message) // of notifications that belong to it; nil for nobody
+	request        *request               // that it serves; nil for the session's own
+	onNotification func(*jsonrpc.Message) // handles notifications that belong to it; nil: dropped
 
 	token []byte // the client's progress token, as it came; nil for none
 
 	// Guarded by session.mu.
 	timer         *time.Timer
-	openQuestions int // open server requests that it may be the reason of, see causes
+	openQuestions int // open server requests that it may have caused, see causes
 
-	began  time.Duration     // when it was sent, by session.now, if a hook wants to know of it
+	began  time.Duration     // when it was sent, by session.now, if hooks are set
 	over   atomic.Int64      // likewise: when it was answered; zero before
-	ended  observe.Outcome   // likewise: how a result says that it has. Set before over
-	listed *atomic.Value     // likewise: the tool or prompt that it is for. Set before it is sent
-	trace  observe.CallTrace // set before it is sent; nil: nobody follows it
+	ended  observe.Outcome   // likewise: the outcome that a result states. Set before over
+	listed *atomic.Value     // likewise: the tool or prompt of the call. Set before it is sent
+	trace  observe.CallTrace // set before it is sent; nil: no trace
 }
 
 func (u *upstreamConn) newCall(a *attempt, method string) *call {
@@ -325,7 +319,7 @@ func callOf(pc *peer.Call) *call {
 	return c
 }
 
-// settle gives c, which was taken out of its upstream connection's table, its answer.
+// settle answers c, which was taken out of its upstream connection's table.
 func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil {
 		c.answered(jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name)))
@@ -335,8 +329,8 @@ func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 	c.answered(answer)
 }
 
-// answered answers the request of c. An upstream that does not know a resource may not be the
-// last to be asked.
+// answered answers the request of c, or asks the next upstream if this one does not have the
+// resource.
 func (c *call) answered(answer *jsonrpc.Message) {
 	r, s := c.request, c.conn.s
 	if len(r.others) > 0 && answer.Error != nil && lacksResource(answer.Error) {

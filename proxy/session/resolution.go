@@ -9,7 +9,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// Resolve returns where a name of a kind leads now, or a URI. Templates are among resources.
+// Resolve returns the current target of a name of a kind, or of a URI. Templates count as
+// resources.
 func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
 	f := finder{p.current(), p.memory.lastTables(), k}
 	var l catalog.Resolution
@@ -24,21 +25,21 @@ func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
 	return l
 }
 
-// A finder looks names up in the tables that sessions remember.
+// A finder finds names in the tables that sessions remember.
 type finder struct {
 	*configured
 	tables map[tableKey]*catalog.Table
 	kind   catalog.Kind
 }
 
-// lastTables returns the tables last seen by any session.
+// lastTables returns the latest tables of any session.
 func (m *memory) lastTables() map[tableKey]*catalog.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.tables)
 }
 
-// offers returns what the upstreams list of a kind to clients with the same capabilities.
+// offers returns the lists of a kind of all upstreams, for clients with certain capabilities.
 func (f *finder) offers(k catalog.Kind, caps catalog.Digest) (all []catalog.Offer) {
 	for i, u := range f.upstreams {
 		all = append(all, catalog.Offer{Prefix: f.prefixes[i], Table: f.tables[tableKey{u.Name, k, caps}]})
@@ -46,7 +47,7 @@ func (f *finder) offers(k catalog.Kind, caps catalog.Digest) (all []catalog.Offe
 	return all
 }
 
-// capabilities are those with which lists were seen, those of the legacy era first.
+// capabilities returns the capabilities for which there are lists, those of the legacy era first.
 func (f *finder) capabilities() []catalog.Digest {
 	all := make(map[catalog.Digest]bool)
 	for k := range f.tables {
@@ -59,7 +60,7 @@ func (f *finder) capabilities() []catalog.Digest {
 	return sorted
 }
 
-// names returns what clients call all that is known to be listed.
+// names returns the exposed names of everything that is known to be listed.
 func (f *finder) names() (all []string) {
 	for i, u := range f.upstreams {
 		for k, t := range f.tables {
@@ -105,7 +106,7 @@ func (f *finder) named(name string) catalog.Resolution {
 	return f.bare(name)
 }
 
-// bare looks for a name that several upstreams have.
+// bare finds a name that several upstreams have.
 func (f *finder) bare(name string) catalog.Resolution {
 	l := catalog.Resolution{By: catalog.ByNobody}
 	for i, u := range f.upstreams {
@@ -138,7 +139,7 @@ func (f *finder) uri(uri string) catalog.Resolution {
 	return catalog.Resolution{Original: uri, Exposed: uri, By: catalog.ByAskingAll}
 }
 
-// to is a lead to the i-th upstream.
+// to returns the resolution to the i-th upstream.
 func (f *finder) to(i int, original string, by catalog.Rule) catalog.Resolution {
 	u := &f.upstreams[i]
 	l := catalog.Resolution{Upstream: u.Name, Original: original, Exposed: catalog.Exposed(f.prefixes[i], original), By: by}
@@ -147,7 +148,7 @@ func (f *finder) to(i int, original string, by catalog.Rule) catalog.Resolution 
 	return l
 }
 
-// listed reports whether the i-th upstream lists a name, and whether anybody knows.
+// listed reports whether the i-th upstream lists a name, and whether its list is known.
 func (f *finder) listed(i int, name string) (listed, known bool) {
 	for k, t := range f.tables {
 		if k.upstream == f.upstreams[i].Name && k.kind == f.kind {

@@ -10,8 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// resourceSubs remembers the resources that a client of the legacy era has subscribed to, so
-// that subscriptions survive a restart of their upstream.
+// resourceSubs remembers the resources to which a client of the legacy era subscribes, so that
+// subscriptions survive a restart of their upstream.
 type resourceSubs struct {
 	mu    sync.Mutex // guards byURI; nothing else is locked under it
 	byURI map[string]resourceSub
@@ -24,13 +24,13 @@ type resourceSub struct {
 	params json.RawMessage
 }
 
-// maxResourceSubs bounds how many of one client are remembered.
+// maxResourceSubs bounds the remembered subscriptions of one client.
 const maxResourceSubs = 10000
 
-// size is what a subscription counts of what the session keeps.
+// size returns the bytes that count in session.kept.
 func (sub resourceSub) size(uri string) int { return len(uri) + len(sub.params) }
 
-// add remembers a subscription that has succeeded.
+// add remembers a successful subscription.
 func (rs *resourceSubs) add(uri string, sub resourceSub) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -38,7 +38,7 @@ func (rs *resourceSubs) add(uri string, sub resourceSub) {
 		return
 	}
 	rs.removeLocked(uri)
-	rs.kept.bytes.Add(int64(sub.size(uri))) // there was room when it came, and the call still holds that
+	rs.kept.bytes.Add(int64(sub.size(uri))) // keep has checked for room, and the request still counts it
 	put(&rs.byURI, uri, sub)
 }
 
@@ -58,7 +58,7 @@ func (rs *resourceSubs) take(uri string) *upstreamConn {
 	return u
 }
 
-// of returns the params of all subscriptions at an upstream, by their URIs.
+// of returns the params of all subscriptions at an upstream, sorted by URI.
 func (rs *resourceSubs) of(u *upstreamConn) (params []json.RawMessage) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -70,7 +70,7 @@ func (rs *resourceSubs) of(u *upstreamConn) (params []json.RawMessage) {
 	return params
 }
 
-// forget forgets those at an upstream that was hung up.
+// forget forgets the subscriptions at an upstream that was hung up.
 func (rs *resourceSubs) forget(u *upstreamConn) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -81,7 +81,7 @@ func (rs *resourceSubs) forget(u *upstreamConn) {
 	}
 }
 
-// subscribe routes resources/subscribe and remembers what succeeded.
+// subscribe routes resources/subscribe, and remembers successful ones.
 func (s *session) subscribe(r *request) *jsonrpc.Error {
 	params, bad := r.sentAgain("uri")
 	if bad != nil {
@@ -99,7 +99,7 @@ func (s *session) subscribe(r *request) *jsonrpc.Error {
 	return s.byURI(r)
 }
 
-// unsubscribe goes where the subscription is.
+// unsubscribe forwards to the upstream of the subscription.
 func (s *session) unsubscribe(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key); err != nil {
 		return invalidParams(err.Error())

@@ -8,15 +8,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// rootsChanges limits how often upstreams are notified that the client's roots have changed: at
-// once, and then once in rootsPause.
+// rootsChanges limits how often upstreams are notified of a change of the client's roots: at once,
+// and then once in rootsPause.
 type rootsChanges struct {
 	mu      sync.Mutex // guards the fields below; session.mu may be taken with it held
-	resting bool       // the upstreams have been told a moment ago
+	resting bool       // the upstreams were notified less than rootsPause ago
 	held    *jsonrpc.Message
 }
 
-// rootsPause is for how long a change is held back for others to join it.
+// rootsPause is how long changes are held back, to combine them.
 const rootsPause = 100 * time.Millisecond
 
 func (s *session) rootsChanged(m *jsonrpc.Message) {
@@ -40,7 +40,7 @@ func (s *session) tellRoots(m *jsonrpc.Message) {
 	}
 }
 
-// restRoots tells the upstreams what was held back, until nothing was.
+// restRoots sends notifications that were held back, until there are none.
 func (s *session) restRoots() {
 	for {
 		select {
@@ -54,7 +54,7 @@ func (s *session) restRoots() {
 	}
 }
 
-// flush tells the upstreams what was held back, and reports whether anything was.
+// flush sends the notification that was held back, and reports whether there was one.
 func (r *rootsChanges) flush(s *session) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,18 +12,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A handler begins to answer a request of the client, in each era that has its method. It
-// must not wait: what takes more than a look at the tables goes into session.work. An
-// error that it returns is the answer.
+// A handler begins to answer a request of the client, in each era that has its method. It must not
+// wait; session.work runs anything that does. If it returns an error, that is the answer.
 type handler func(*session, *request) *jsonrpc.Error
 
-// handlers are for methods that are answered here, or that need more than to be passed on.
+// handlers are for methods that the session answers, or that it does not just forward.
 var handlers map[string]handler
 
-// finders pass a request on to its owner.
+// finders forward a request to its owner.
 var finders map[mcp.Owner]handler
 
-func init() { // not literals: the handlers refer to the tables
+func init() { // not literals, because the handlers refer to the tables
 	handlers = map[string]handler{
 		mcp.MethodInitialize:    (*session).initialize,
 		mcp.MethodPing:          (*session).pong,
@@ -48,9 +47,9 @@ func init() { // not literals: the handlers refer to the tables
 	}
 }
 
-// batch returns why an array of messages is refused: only one version has them (2025-03-26
-// basic: implementations MUST support receiving JSON-RPC batches). Each element is a message
-// of its own; the answers go back as one array.
+// batch returns why an array of messages is refused: only one version has them (2025-03-26 basic:
+// implementations MUST support receiving JSON-RPC batches). Each element is handled as a message;
+// the answers are sent as one array.
 func (s *session) batch(elements []*jsonrpc.Message) *jsonrpc.Error {
 	s.mu.Lock()
 	version := s.handshake.version
@@ -67,7 +66,7 @@ var noBatch = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid
 // request routes one request of the client.
 func (s *session) request(pr *peer.Request) {
 	r := pr.Value.(*request)
-	pr.Message = nil // c has it
+	pr.Message = nil // r has it
 	if !s.admits(r) {
 		return
 	}
@@ -76,7 +75,7 @@ func (s *session) request(pr *peer.Request) {
 	case bad != nil:
 	case len(r.notes.Raw(mcp.Token)) > maxToken, errors.Is(r.notes.Err(mcp.Token), mcp.ErrTooLong):
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: `Invalid request: "progressToken" is longer than 1 KiB`}
-	case r.era == mcp.Modern && r.InArray(): // it has no batches
+	case r.era == mcp.Modern && r.InArray(): // the modern era has no batches
 		bad = noBatch
 	case r.era == mcp.Legacy && r.Method != mcp.MethodInitialize && r.Method != mcp.MethodPing && !s.clientReady():
 		bad = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
@@ -88,9 +87,9 @@ func (s *session) request(pr *peer.Request) {
 	}
 }
 
-// route hands a request to its handler. A request without handler goes to a sole upstream;
-// it is never broadcast. A method that the modern era has removed goes to nobody, even if
-// an upstream knows it.
+// route calls the handler of a request. A request without a handler is sent to a sole upstream,
+// never to several. A method that the modern era has removed is sent to nobody, even if an upstream
+// knows it.
 func (s *session) route(r *request) *jsonrpc.Error {
 	row := r.notes.Method
 	known := row.IsRequestOf(mcp.FromClient)
@@ -112,15 +111,15 @@ func (s *session) route(r *request) *jsonrpc.Error {
 	return methodNotFound(r.Method)
 }
 
-// pong answers a ping, which is about this hop alone.
+// pong answers a ping, which only concerns this hop.
 func (s *session) pong(r *request) *jsonrpc.Error {
 	s.settleNow(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	return nil
 }
 
-// notified handles a notification of the client. Nothing happens for a cancellation of an
-// id that is unknown, settled or none at all, nor of initialize, which must not be cancelled
-// (2025-11-25 basic/utilities/cancellation).
+// notified handles a notification of the client. It ignores cancellations of unknown, settled or
+// invalid ids, and of initialize, which must not be cancelled (2025-11-25
+// basic/utilities/cancellation).
 func (s *session) notified(m *jsonrpc.Message) {
 	if m.Method == mcp.MethodCancelled || !s.admitsNotification(m) {
 		return
@@ -148,8 +147,8 @@ func (s *session) notified(m *jsonrpc.Message) {
 	}
 }
 
-// sentAgain returns what is kept of the params of a request, for upstreams that start anew: the
-// member that it is about, and its _meta.
+// sentAgain returns the params that are kept to repeat a request at restarted upstreams: its key
+// member and its _meta.
 func (r *request) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
 	values := []jsonrpc.Value{{Key: key, Text: r.notes.Raw(mcp.Key)}}
 	meta := r.notes.Raw(mcp.InMeta)
@@ -162,8 +161,8 @@ func (r *request) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
 	return jsonrpc.Set(nil, values...), nil
 }
 
-// setLevel sets the client's log level at all upstreams that log, and at those that start
-// later.
+// setLevel sets the client's log level at all upstreams that log. Upstreams that start later get
+// it, too.
 func (s *session) setLevel(r *request) *jsonrpc.Error {
 	err := r.notes.Err(mcp.Key)
 	if level, ok := r.notes.Text(mcp.Key); err == nil && !(ok && slices.Contains(mcp.LogLevels, level)) {
@@ -190,10 +189,10 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 		s.forward(r, u)
 		return nil
 	}
-	remember() // before the look at who is alive: one that comes to life now has it replayed
+	remember() // before alive is read: an upstream that becomes alive now gets it replayed
 	s.work(r, func(ctx context.Context) {
 		logging := s.upstreams.of(mcp.Legacy).visibleTo(r.grant).filter(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
-		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, r.Method, params) }) // what it says to that changes nothing
+		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, r.Method, params) }) // its answer changes nothing
 		s.settle(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	})
 	return nil

@@ -22,15 +22,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A Dialer opens streams to upstreams, wherever they are.
+// A Dialer opens streams to upstreams.
 type Dialer interface {
-	// Dial opens a stream of an era to the named upstream. Streams with the same
-	// key belong to one client. It must return soon after ctx is done. The end of
-	// the returned Conn should be a [*jsonrpc.ClosedError].
+	// Dial opens a stream of an era to the named upstream. Streams with the same key belong to one
+	// client. It must return soon after ctx ends. The end of the returned Conn should be a
+	// [*jsonrpc.ClosedError].
 	Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
 }
 
-// The DialFunc type makes a function a [Dialer].
+// A DialFunc is a function that is a [Dialer].
 type DialFunc func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
 
 // Dial calls f.
@@ -38,96 +38,96 @@ func (f DialFunc) Dial(ctx context.Context, upstream, key string, era mcp.Era) (
 	return f(ctx, upstream, key, era)
 }
 
-// A Keeper is a client's Conn that ends when its client seems to be gone, as an HTTP
-// session does. It can ask whether anything still goes on for that client.
+// A Keeper is a client's Conn that ends when its client seems to have left, as an HTTP session
+// does. It can ask whether there is still work for that client.
 type Keeper interface {
-	// KeepWhile gives it a function that reports whether a task is unfinished.
+	// KeepWhile sets a function that reports whether a task is unfinished.
 	KeepWhile(func() bool)
 }
 
-// An Upstream is what the router knows of one upstream server.
+// An Upstream is the router's configuration of one upstream server.
 type Upstream struct {
 	Name string // [A-Za-z0-9_-]{1,32} without "__"
-	Link string // to its host; "" for one that runs here. Another host's is another upstream
+	Link string // to its host; "" for an upstream in this process. The same name at another host is another upstream
 
-	// Prefix comes before "__" in exposed names, whatever the Router's
-	// Naming says; "" makes them bare, nil goes by Naming.
+	// Prefix comes before "__" in exposed names, whatever the Router's Naming says. "" makes them
+	// bare, nil follows Naming.
 	Prefix *string
 
-	StartTimeout   time.Duration // how long initialize may hold a client; zero means 30 s
-	RequestTimeout time.Duration // without answer, progress or an open server request; zero means the client's own
+	StartTimeout   time.Duration // bounds the wait of initialize; zero means 30 s
+	RequestTimeout time.Duration // without an answer, progress or an open server request; zero means none
 
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
 }
 
-// allows reports whether the client may see and call a tool.
+// allows reports whether clients may see and call a tool.
 func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
 
 // Unknown are the upstreams behind a link that has never been up.
 type Unknown struct {
 	Link   string
-	End    jsonrpc.ClosedError // of requests that only they could answer; its words follow the link's name
-	Failed bool                // the link did not come up: nobody waits for it
+	End    jsonrpc.ClosedError // for requests that only they could answer; its words follow the link's name
+	Failed bool                // the link did not come up, so nothing waits for it
 }
 
 // Limits bound a session.
 type Limits struct {
-	InFlight    int           // requests of one client at a time, of which a quarter may be subscriptions; zero means 1024
+	InFlight    int           // of one client at a time, of which a quarter may be subscriptions; zero means 1024
 	MaxMessage  int           // bytes, for bounds on queues; zero means 16 MiB
-	ListTimeout time.Duration // for a merged list, once for each upstream that is late; zero means 10 s
+	ListTimeout time.Duration // for a merged list, once for each late upstream; zero means 10 s
 	Drain       time.Duration // for requests in flight after a half-close; zero means 5 s
-	MaxStart    time.Duration // how long initialize may hold a client, whatever it waits for; zero means 8 s
+	MaxStart    time.Duration // bounds the wait of initialize for all upstreams together; zero means 8 s
 }
 
-// A Router serves clients from a set of upstreams. Its fields must not change
-// once Serve, ServePrincipal or Update was called.
+// A Router serves clients from a set of upstreams. Its fields must not change after the first call
+// of Serve, ServePrincipal or Update.
 type Router struct {
-	// Upstreams are served until Update names others; it is not looked at
-	// after that. They are in config order, which is the order of merged lists.
+	// Upstreams are served until Update replaces them, and ignored after that. Their order is the
+	// order of merged lists.
 	Upstreams []Upstream
 	Dialer    Dialer
 	Naming    catalog.Naming
 	Version   string // of the program, in serverInfo
 
-	// ID tells this Router from others that the same hosts serve, in the keys of
-	// principals. Clients must not know it. It may be empty if the hosts serve no other.
+	// ID distinguishes this Router from others with the same hosts, in the keys of principals.
+	// Clients must not know it. It may be empty if the hosts serve no other Router.
 	ID string
 
-	// Several says that clients may be different principals. Then what an upstream gave to one,
-	// be it a task or the state of a request, is unknown to the others. It may be set at any
-	// time, and stays set: what was given out before is then unknown to all.
+	// Several means that clients may be different principals. Then tasks and states of suspended
+	// calls that an upstream gave to one are unknown to the others. It may be set at any time, and
+	// must stay set; everything given before is then unknown to all.
 	Several atomic.Bool
 
 	Limits
 
 	Log *slog.Logger // nil discards
 
-	// AnonymousLog is the log of sessions whose client has proved nothing; nil: Log has them.
+	// AnonymousLog is the log of sessions whose client has proved nothing; nil: Log.
 	AnonymousLog *slog.Logger
 
 	Hooks observe.Hooks
 	Tap   observe.Tap // wraps Conns for operators; nil wraps none
 
-	// Policies are what clients may; nil: everything. After their rules were replaced,
-	// PoliciesReplaced has to be called.
+	// Policies decide what clients may do; nil allows everything. Change their rules only by
+	// ReplacePolicies.
 	Policies *policy.Policies
 
 	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
-	configured *configured // served now; nil if that is Upstreams
+	configured *configured // the current ones; nil before they are read from Upstreams
 	sessions   map[*session]struct{}
 	draining   bool
-	secret     string // behind the keys of principals; made when first needed
+	secret     string // for the keys of principals; created when first needed
 
 	memory memory
 }
 
-// configured are the upstreams that a router serves at one time. It is immutable.
+// configured are the upstreams of a router at one time. It is immutable.
 type configured struct {
 	upstreams []Upstream
 	prefixes  []string // of their exposed names, with the separator; "" for bare ones
 	unknown   []Unknown
-	complete  bool // there are no upstreams that are not known yet
-	settled   bool // or none that are worth waiting for
+	complete  bool // all upstreams are known
+	settled   bool // no unknown upstream is worth waiting for
 }
 
 func (p *Router) newConfigured(upstreams []Upstream, unknown []Unknown) *configured {
@@ -143,7 +143,7 @@ func (p *Router) newConfigured(upstreams []Upstream, unknown []Unknown) *configu
 	return s
 }
 
-// named returns the upstream of a name, nil for none.
+// named returns the upstream with a name, nil for none.
 func (c *configured) named(name string) *Upstream {
 	i := slices.IndexFunc(c.upstreams, func(u Upstream) bool { return u.Name == name })
 	if i < 0 {
@@ -152,25 +152,23 @@ func (c *configured) named(name string) *Upstream {
 	return &c.upstreams[i]
 }
 
-// alone is one upstream as the only one, with bare names.
+// alone returns a configuration with only this upstream, with bare names.
 func (u *Upstream) alone() *configured {
 	return &configured{upstreams: []Upstream{*u}, prefixes: []string{""}, complete: true, settled: true}
 }
 
-// Update replaces the upstreams. Their names must differ; their order is that of merged
-// lists. It may be called at any time and does not wait. As long as a link among the
-// unknown may come up, a client's initialize waits for the next Update, as for an upstream
-// that is slow to start, and so does a list that nobody else can answer. An upstream that
-// is known but out of reach stays among the upstreams.
+// Update replaces the upstreams. Their names must differ; their order is the order of merged lists.
+// It may be called at any time and does not wait. While a link of unknown may still come up, a
+// client's initialize waits for the next Update, as for an upstream that starts slowly, and so do
+// lists that nobody else can answer. A known but unreachable upstream belongs to upstreams.
 //
-// Sessions with all upstreams follow. A new upstream is started when it is needed. One
-// that is gone is hung up, which settles what is in flight there with the cause "upstream
-// changed". One with other settings, or at another host, is both. All others run on, under
-// another name if they have one now. A bare name that only one upstream has is always good.
-// A client that has asked for lists is told once, for each kind, to ask again. In the modern
-// era a client with a subscription is told; the subscription goes on with the new upstreams,
-// and ends when none is left. Sessions with one upstream stay as they began, unless it is at
-// another host now.
+// Sessions with all upstreams follow. A new upstream starts when it is needed. A removed one is
+// hung up, which settles its calls with the cause "upstream changed". One with other settings, or
+// at another host, is removed and added. All others continue, possibly under another name. A bare
+// name that only one upstream has always works. A client that has listed something gets one
+// list_changed for each kind; in the modern era, a client with a subscription does. The
+// subscription continues with the new upstreams, and ends when there are none. Sessions with one
+// upstream do not change, unless it is at another host now.
 func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 	before := p.current()
 	names := make(map[string]bool, len(upstreams))
@@ -187,14 +185,12 @@ func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 	}
 }
 
-// Returned says that upstreams whose link was lost are back, or that they are others now.
-// It does not wait. The streams that the link lost must have ended before: what is open
-// stays open. If the upstreams were late before, that is forgotten. Each client that has
-// asked for lists is told once, for each kind, to ask again, however many upstreams are
-// back. Where a client has subscribed to resources, the upstream is started within half a
-// second to replay that; others are started when they are needed. A client with a
-// subscriptions/listen is told once, when all of them were asked to listen again, which is
-// as soon.
+// Returned reports that upstreams whose link was lost are back, or have changed. It does not wait.
+// The streams of the lost link must have ended before. It forgets that the upstreams were late.
+// Each client that has listed something gets one list_changed for each kind, however many upstreams
+// are back. If a client has subscribed to resources, the upstream starts within half a second to
+// replay that; others start when they are needed. A client with a subscriptions/listen is notified
+// once, after all of them were asked to listen again, which is as soon.
 func (p *Router) Returned(upstreams ...string) {
 	p.memory.forgive(upstreams)
 	for _, s := range p.running() {
@@ -202,7 +198,7 @@ func (p *Router) Returned(upstreams ...string) {
 	}
 }
 
-// current returns the set that is served now.
+// current returns the current configuration.
 func (p *Router) current() *configured {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,20 +214,18 @@ func (p *Router) running() []*session {
 	return slices.Collect(maps.Keys(p.sessions))
 }
 
-// Serve is the session of one client with all upstreams, or with the one named, whose
-// names stay bare. Who the client is goes for all its messages that do not say it. It owns
-// c until it returns, closes it, and reports the one cause of the end, which satisfies
-// errors.Is(err, [jsonrpc.ErrClosed]). Cancelling ctx ends it by force: what is in flight
-// is settled with the connection-closed error first. An upstream of "" means all; one that
-// is unknown ends it.
+// Serve runs the session of one client with all upstreams, or with the named one, whose names stay
+// bare. who is the sender of all messages without one. Serve owns c until it returns, and closes
+// it. It returns the cause of the end, which satisfies errors.Is(err, [jsonrpc.ErrClosed]). If ctx
+// ends, open requests are settled with the connection-closed error first. An empty upstream means
+// all; an unknown one ends the session at once.
 func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error {
 	return p.serveWith(ctx, upstream, newSession(p, who, c, p.connectionKey(who), p.inFlight()))
 }
 
-// ServePrincipal is Serve for all modern HTTP clients that are the same principal: of each
-// message that it gets, the sender is known to be that. Its key is the same whenever it is
-// served anew by this Proxy, so that hosts keep what is theirs. It takes four times as many
-// requests at a time as the session of one client.
+// ServePrincipal is Serve for all modern HTTP clients with the same principal. All messages must
+// have that sender. Its key is always the same in this process, so that hosts keep the principal's
+// state. It allows four times as many requests at a time as the session of one client.
 func (p *Router) ServePrincipal(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
 	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who), 4*p.inFlight())
 	s.ofPrincipal = true
@@ -264,16 +258,16 @@ func (p *Router) serve(ctx context.Context, s *session) error {
 		delete(p.sessions, s)
 		p.mu.Unlock()
 	}()
-	s.follow() // not before it is known: no Update passes it by
+	s.follow() // after the session is registered, so that it misses no Update
 	if draining {
 		s.startDrain()
 	}
 	return s.serve(ctx)
 }
 
-// Shutdown drains all sessions: each refuses new requests, and ends when its
-// last one in flight is settled. It returns when all have ended or ctx is done;
-// what is left then ends when the ctx of its Serve is cancelled.
+// Shutdown drains all sessions: each refuses new requests, and ends when its last request is
+// settled. It returns when all have ended or ctx ends. Sessions that are left end when the ctx of
+// their Serve does.
 func (p *Router) Shutdown(ctx context.Context) {
 	p.mu.Lock()
 	p.draining = true
@@ -306,20 +300,19 @@ func (p *Router) listTimeout() time.Duration { return orDefault(p.ListTimeout, 1
 
 func (p *Router) drain() time.Duration { return orDefault(p.Drain, 5*time.Second) }
 
-// connectionKey returns a key that names one connection to the hosts. It is unguessable,
-// and says which connections are the same principal's.
+// connectionKey returns the hosts' key for one connection. It is unguessable, and shows which
+// connections belong to the same principal.
 func (p *Router) connectionKey(who *identity.Identity) string {
 	return mcp.ConnectionKey(rand.Text(), p.word(who.Key()))
 }
 
-// principalKey returns the key of a principal that is served with an upstream, or with all
-// if that is "". It is unguessable, too, and says nothing of who it is, but that it may
-// come back.
+// principalKey returns the key of a principal with an upstream, "" for all. It is unguessable, too,
+// and says nothing about the principal, except that it may return.
 func (p *Router) principalKey(upstream string, who identity.Principal) string {
 	return mcp.PrincipalKey(p.word(upstream, who.Key()), p.word(who.Key()), p.ID)
 }
 
-// word returns a word that nobody else can make of the same parts, which have no NUL.
+// word returns a word that depends on the secret and on the parts, which must not contain NUL.
 func (p *Router) word(parts ...string) string {
 	p.mu.Lock()
 	if p.secret == "" {

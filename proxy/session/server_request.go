@@ -11,23 +11,22 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// maxServerRequests bounds the server requests that one client has open.
+// maxServerRequests bounds the open server requests of one client.
 const maxServerRequests = 1024
 
-// A server request is a request from an upstream that the client has not answered. It is
-// the Value of the upstream's request and of the call to the client.
+// A serverRequest is a request of an upstream that the client has not answered. It is the Value of
+// the upstream's request and of the call to the client.
 type serverRequest struct {
-	conn   *upstreamConn // who asked
+	conn   *upstreamConn // that asked
 	token  json.RawMessage
-	causes []*call // whose time does not run while it is open. Guarded by session.mu
+	causes []*call // calls whose timeout is suspended while it is open. Guarded by session.mu
 }
 
-// errClientGone is what an upstream hears whose server request the client can not answer any
-// more.
+// errClientGone answers a server request that the client can no longer answer.
 var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
 
-// serverRequest passes a request of an upstream to the client, under an id of ours:
-// two upstreams may use the same.
+// serverRequest passes a request of an upstream to the client, under an id of the session, because
+// two upstreams may use the same id.
 func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	n := mcp.Read(in.m)
 	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
@@ -38,7 +37,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	sr := &serverRequest{conn: u, token: bytes.Clone(n.Raw(mcp.Token))}
 	c.Value, c.Related = sr, in.related()
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
-		if lost == nil { // else the stream to the upstream ends, too
+		if lost == nil { // otherwise the stream to the upstream ends, too
 			s.answered(c, answer)
 		}
 	}
@@ -57,7 +56,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 
 var errHalfClosed = errors.New("the client sends no more")
 
-// forwardToClient decides in one step with halfClose whether the client can answer.
+// forwardToClient checks that the client can still answer, in one step with halfClose.
 func (s *session) forwardToClient(in incoming, c *peer.Call, out *jsonrpc.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +73,7 @@ func (s *session) forwardToClient(in incoming, c *peer.Call, out *jsonrpc.Messag
 	return in.r.Forward(c, out)
 }
 
-// answered hands the client's answer to the upstream that asked.
+// answered passes the client's answer to the upstream that asked.
 func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	sr := c.Value.(*serverRequest)
 	s.resumeTimers(sr)
@@ -85,8 +84,8 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
 }
 
-// questionCancelled cancels a server request at the client: the upstream has cancelled it,
-// with m, or its stream has ended. At the end of the session the client gets no cancellation.
+// questionCancelled cancels a server request at the client, because the upstream has cancelled it,
+// by m, or its stream has ended. At the end of the session the client gets no cancellation.
 func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	s := u.s
 	s.mu.Lock()
@@ -94,7 +93,7 @@ func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at
 	closing := s.phase >= closing
 	s.mu.Unlock()
 	if sr == nil {
-		return // it was held, and nobody has heard of it
+		return // it was held back, and never sent
 	}
 	s.resumeTimers(sr)
 	c := r.Forwarded()
@@ -109,7 +108,7 @@ func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at
 	}
 }
 
-// clientProgress routes progress on a server request to who asked it.
+// clientProgress routes progress on a server request to the upstream that asked.
 func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) {
 	if !s.admitsNotification(m) {
 		return
@@ -117,13 +116,13 @@ func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Spa
 	sr, notes := c.Value.(*serverRequest), mcp.Read(m)
 	token := sr.token
 	id, _ := notes.ID(mcp.Key)
-	if _, ok := id.Int(); !ok { // it only looks like ours
+	if _, ok := id.Int(); !ok { // it only looks like one of the session's
 		token = nil
 	}
 	s.progressTo(sr.conn, token, m, notes)
 }
 
-// taskProgress is clientProgress for a task that a server request has become.
+// taskProgress is clientProgress for a server request that has become a task.
 func (s *session) taskProgress(m *jsonrpc.Message, notes *mcp.Notes) {
 	id, _ := notes.ID(mcp.Key)
 	n, _ := id.Int()

@@ -27,11 +27,11 @@ type session struct {
 	// Static after construction.
 	router *Router
 	log    *slog.Logger
-	key    string // names this client to the hosts
+	key    string // identifies this client to the hosts
 	conn   jsonrpc.Conn
 	client *peer.Peer // on conn; its Calls are server requests
 	ended  chan struct{}
-	ctx    context.Context // ends with the session; for what lives as long as it
+	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
@@ -40,63 +40,62 @@ type session struct {
 
 	// Each has its own lock.
 	upstreams     upstreamSets
-	views         views         // what is known of lists
-	listChanges   listChanges   // what the client has seen of them
+	views         views         // the lists of upstreams
+	listChanges   listChanges   // pending notifications about them
 	subscriptions subscriptions // in the modern era
-	roots         rootsChanges  // that the client's roots have changed
-	owners                      // which upstream has what
+	roots         rootsChanges  // pending notifications about the client's roots
+	owners                      // which upstream has which tasks and resources
 
-	dropped  atomic.Int64 // late and unknown messages dropped
+	dropped  atomic.Int64 // late and unknown messages
 	kept     budget
-	overRate atomic.Int64 // notifications dropped that were beyond the rate of their sender
+	overRate atomic.Int64 // notifications that exceeded the rate of their sender
 
-	// mu guards the fields below, those of calls and those of upstream connections. Nothing
-	// of a Peer is waited for with it held.
+	// mu guards the fields below, those of calls and those of upstream connections. It is not held
+	// while waiting for a Peer.
 	mu        sync.Mutex
-	phase     phase     // only moves forward
-	handshake handshake // what initialize said
+	phase     phase     // never decreases
+	handshake handshake // the result of initialize
 }
 
 // A clientIdentity says who sends the messages of a session.
 type clientIdentity struct {
-	who         *identity.Identity                // of messages that do not say; static
+	who         *identity.Identity                // the default sender; static
 	name        string                            // of who, for logs; static
 	account     string                            // of who, for metrics; static
-	ofPrincipal bool                              // it stands for all clients of a principal, and all requests are of the modern era; static
+	ofPrincipal bool                              // it serves all clients of a principal, and all requests are of the modern era; static
 	lastSender  atomic.Pointer[identity.Identity] // of the last request; nil before
-	hello       atomic.Pointer[clientName]        // what initialize has called the client; nil before
-	last        atomic.Pointer[clientName]        // of a request of the modern era, if hooks want to know; nil before
+	hello       atomic.Pointer[clientName]        // the client's name in initialize; nil before
+	last        atomic.Pointer[clientName]        // the client's name in a request of the modern era, if hooks are set; nil before
 }
 
-// A phase is how far a session has come.
+// A phase is the progress of a session.
 type phase int
 
 const (
 	open       phase = iota
-	draining         // no new requests; ends when none is open
-	halfClosed       // draining, and the client can answer no more server requests
-	closing          // everything was settled
+	draining         // refuses new requests; ends when none is open
+	halfClosed       // draining, and the client can no longer answer server requests
+	closing          // everything has been settled
 )
 
 const (
 	clientMessages = 256     // messages queued for a client before upstreams wait
 	clientBytes    = 4 << 20 // likewise
-	clientSpare    = 8       // times that for the session's own messages
+	clientSpare    = 8       // times as much room for the session's own messages
 
-	// maxKept bounds the bytes that a session keeps of requests of its client, besides their
-	// numbers: of resources that it is subscribed to, of subscriptions, and of requests that
-	// more than one upstream may be asked.
+	// maxKept bounds the bytes of requests that a session keeps: subscriptions to resources,
+	// subscriptions, and requests for which several upstreams may be asked.
 	maxKept       = 1 << 20
-	maxKeptMeta   = 4 << 10  // of _meta of what is sent again to an upstream that starts anew
+	maxKeptMeta   = 4 << 10  // of _meta of requests that are repeated at restarted upstreams
 	maxInitialize = 64 << 10 // of the params of initialize, which are sent to each upstream
 	maxToken      = 1 << 10  // of a progress token, which is kept until the answer
 )
 
-// newSession returns a session without upstreams, for so many requests at a time.
+// newSession returns a session without upstreams. inFlight bounds its open requests.
 func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
 	s := &session{router: p, key: key, clientIdentity: clientIdentity{who: who, name: who.String(), account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
 	s.subscriptions.most = max(inFlight/4, 1)
-	s.log = p.logger().With("session", s.key[:8]) // as hosts shorten it
+	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{
 		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes, Told: waits(c)}, OneWay: -1,
@@ -112,7 +111,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	return s
 }
 
-// waits returns who counts what waits for the client of c; nil for nobody.
+// waits returns the function of c that counts the bytes waiting for the client; nil for none.
 func waits(c jsonrpc.Conn) func(bytes int) {
 	if counts, ok := c.(interface{ Waits(bytes int) }); ok {
 		return counts.Waits
@@ -120,10 +119,10 @@ func waits(c jsonrpc.Conn) func(bytes int) {
 	return nil
 }
 
-// A budget counts the bytes that a session keeps of requests of its client.
+// A budget counts the bytes of requests that a session keeps.
 type budget struct{ bytes atomic.Int64 }
 
-// add counts bytes that are about to be kept, and reports false if there are too many.
+// add counts bytes, and returns false if there are too many.
 func (b *budget) add(bytes int) bool {
 	if b.bytes.Add(int64(bytes)) <= maxKept {
 		return true
@@ -132,13 +131,13 @@ func (b *budget) add(bytes int) bool {
 	return false
 }
 
-// free takes off what add has counted.
+// free undoes add.
 func (b *budget) free(bytes int) { b.bytes.Add(-int64(bytes)) }
 
-// LogClientLeft is the message of the log when a session is over.
+// LogClientLeft is the log message for the end of a session.
 const LogClientLeft = "client disconnected"
 
-// serve runs the session to its end.
+// serve runs the session until it ends.
 func (s *session) serve(ctx context.Context) error {
 	s.log.Debug("client connected")
 	s.observeBegan()
@@ -153,7 +152,7 @@ func (s *session) serve(ctx context.Context) error {
 	if !errors.Is(err, errDrained) {
 		err = &goneError{err}
 	}
-	s.cancel(err) // unless it has ended it
+	s.cancel(err) // unless it has ended already
 	<-over
 	s.client.End(err)
 	s.wg.Wait()
@@ -169,8 +168,8 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// end settles everything, and closes the client after its answers are written. The hosts
-// notify the upstreams when the streams close. What takes too long is ended by force.
+// end settles everything, and closes the client after its answers are written. The hosts notify the
+// upstreams when the streams close. force ends whatever takes too long.
 func (s *session) end(force func()) {
 	cause := context.Cause(s.ctx)
 	if isGone(cause) { // nobody reads: unblock writers that wait for room
@@ -180,7 +179,7 @@ func (s *session) end(force func()) {
 	s.mu.Lock()
 	s.phase = closing
 	s.mu.Unlock()
-	s.client.Drain(errDrained, flushTimeout) // first: what comes from here on is refused
+	s.client.Drain(errDrained, flushTimeout) // first, so that later requests are refused
 	calls := s.client.TakeRequests(nil)
 	s.roots.flush(s)
 	s.hangUp()
@@ -191,16 +190,16 @@ func (s *session) end(force func()) {
 	}
 }
 
-// lastAnswer is the answer to a request that the end of the session takes. A subscription
-// gets its result, as after a drain.
+// lastAnswer returns the answer to a request that the end of the session takes. A subscription gets
+// its result, as after a drain.
 func (s *session) lastAnswer(r *request) *jsonrpc.Message {
-	if r.acking.Load() { // the client may have read it already
+	if r.acking.Load() { // the client may have read the acknowledgment
 		return r.over(s.upstreams.of(mcp.Modern))
 	}
 	return jsonrpc.NewError(r.ID, r.endingError(r.phase()))
 }
 
-// hangUp hangs up all upstreams. Those of an earlier upstream set already are.
+// hangUp hangs up all upstreams. Those of earlier upstream sets already are.
 func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +208,8 @@ func (s *session) hangUp() {
 	}
 }
 
-// endingError is the one error when the client's own connection is ending. The
-// modern era reserves its code.
+// endingError returns the connection-closed error for a client whose own connection ends. The
+// modern era reserves its usual code.
 func (r *request) endingError(at jsonrpc.Phase) *jsonrpc.Error {
 	code := jsonrpc.CodeConnectionClosed
 	if r.era == mcp.Modern {
@@ -219,7 +218,7 @@ func (r *request) endingError(at jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, at)
 }
 
-// A goneError is the end of the client's connection on its side.
+// A goneError is the end of the client's connection by the client.
 type goneError struct{ err error }
 
 func (e *goneError) Error() string { return e.err.Error() }
@@ -233,9 +232,8 @@ func isGone(err error) bool {
 // patience is how long a client may send requests without reading answers.
 const patience = time.Second
 
-// ready waits for spare room, before a message of the client is handled: if the client asks
-// faster than it reads there may be none for a moment. A client that does not read at all is
-// ended.
+// ready waits for spare room before a message of the client is handled, because a client may
+// briefly ask faster than it reads. A client that does not read at all is ended.
 func (s *session) ready() {
 	if s.client.Roomy(clientSpare) {
 		return
@@ -245,14 +243,14 @@ func (s *session) ready() {
 	s.client.Wait(clientSpare)
 }
 
-// tell sends the client a message of an upstream when there is room, which slows the
-// upstream's stream.
+// tell sends the client a message of an upstream when there is room, which slows the upstream's
+// stream.
 func (s *session) tell(m *jsonrpc.Message) {
 	s.client.SendWhenRoom(m)
 }
 
-// invalid answers one unusable message. The answer has its id only if that cannot be
-// mistaken for the id of a request in flight.
+// invalid answers an unusable message. The answer has its id unless that could be the id of an open
+// request.
 func (s *session) invalid(bad *jsonrpc.InvalidError) {
 	id := bad.ID
 	if bad.Reply || bad.Code == jsonrpc.CodeParseError || s.client.Request(id) != nil {
@@ -262,8 +260,8 @@ func (s *session) invalid(bad *jsonrpc.InvalidError) {
 	s.client.Send(jsonrpc.NewError(id, bad.Wire()))
 }
 
-// halfClose begins the drain after the client's last message. Server requests get their
-// error at once: no answer can come any more.
+// halfClose begins the drain after the client's last message. Server requests fail at once, because
+// no answer can come.
 func (s *session) halfClose() {
 	s.mu.Lock()
 	if s.phase < halfClosed {
@@ -290,7 +288,7 @@ func (s *session) drainTimeout() {
 	}
 }
 
-// startDrain refuses new requests and ends the session when those in flight are settled.
+// startDrain refuses new requests and ends the session when all open ones are settled.
 // Subscriptions are settled at once.
 func (s *session) startDrain() {
 	s.mu.Lock()

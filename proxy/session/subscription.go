@@ -14,40 +14,40 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A subscription is one subscriptions/listen of the client, split over the upstreams. Its
-// goroutine, run, works on the call. Each part has a goroutine, too.
+// A subscription is one subscriptions/listen of the client, split over the upstreams. Its goroutine
+// runs run. Each part has its own goroutine.
 type subscription struct {
 	// Static after construction.
 	s        *session
 	c        *request
 	want     mcp.Filter
-	meta     json.RawMessage // _meta of the client's request, for those of the parts
-	identity json.RawMessage // see call.identity
+	meta     json.RawMessage // _meta of the client's request, copied into those of the parts
+	identity json.RawMessage // see request.identity
 	who      *identity.Identity
 	over     chan struct{} // closed once, to end it with its result
-	poked    chan struct{} // to run: look at what is guarded by subscriptions.mu; never closed
+	poked    chan struct{} // to run: the fields guarded by subscriptions.mu have changed; never closed
 
 	// Owned by run.
-	upstreams *upstreamSet // that it is split over
+	upstreams *upstreamSet // over which it is split
 
 	// Guarded by subscriptions.mu.
 	parts     map[*upstreamConn]*subscriptionPart
 	ending    bool                // over is closed
-	told      mcp.Filter          // what was acknowledged; nothing else is delivered
-	early     []*jsonrpc.Message  // what came before the acknowledgment
-	bytes     int                 // in early
+	told      mcp.Filter          // the acknowledged filter; nothing else is delivered
+	early     []*jsonrpc.Message  // messages before the acknowledgment
+	bytes     int                 // size of early
 	lists     [catalog.Kinds]bool // list_changed held back
-	updated   map[string]bool     // URIs of which an update may have been missed, held back
-	holdUntil time.Time           // no news before: when upstreams that are back were asked to listen
+	updated   map[string]bool     // URIs whose updates may have been missed, held back
+	holdUntil time.Time           // changes are held back until then, when returned upstreams are asked to listen
 }
 
 const (
-	// maxEarly bounds the messages that are kept until a subscription is acknowledged.
-	// Their bytes are bounded as those of a queue. More is lost.
+	// maxEarly bounds the messages that are kept until a subscription is acknowledged. Their bytes
+	// are bounded like those of a queue. More are dropped.
 	maxEarly = 1024
 
-	// ackWithin is how long the acknowledgment waits for those of the upstreams. Before
-	// that, it takes up to ownersWithin to find out which upstream has which resource.
+	// ackWithin bounds the wait for the acknowledgments of upstreams. Before it, up to ownersWithin
+	// is spent to find the upstreams of the resources.
 	ackWithin    = 500 * time.Millisecond
 	ownersWithin = 200 * time.Millisecond
 )
@@ -79,7 +79,7 @@ func (s *session) listen(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// grant returns what the client may now.
+// grant returns the client's current grant.
 func (sub *subscription) grant() *policy.Grant { return sub.s.router.Policies.For(sub.who) }
 
 // run serves the subscription until it is cancelled, the session ends, or it is over.
@@ -115,7 +115,7 @@ func (sub *subscription) run(ctx context.Context) {
 	}
 }
 
-// poke makes run look. It does not wait.
+// poke wakes run. It does not wait.
 func (sub *subscription) poke() {
 	select {
 	case sub.poked <- struct{}{}:
@@ -131,7 +131,7 @@ func (sub *subscription) endLocked() {
 	}
 }
 
-// finish answers the subscription. The acknowledgment comes first, always.
+// finish answers the subscription, after its acknowledgment.
 func (sub *subscription) finish(unacknowledged bool) {
 	if unacknowledged {
 		sub.acknowledge()
@@ -139,7 +139,7 @@ func (sub *subscription) finish(unacknowledged bool) {
 	sub.s.settle(sub.c, sub.c.over(sub.upstreams))
 }
 
-// over is the result of a subscription that is over, on what it was split over last.
+// over returns the result of a subscription that was last split over set.
 func (r *request) over(set *upstreamSet) *jsonrpc.Message {
 	says := []jsonrpc.Value{r.subscriptionMember()}
 	if set.only() == nil {
@@ -148,14 +148,13 @@ func (r *request) over(set *upstreamSet) *jsonrpc.Message {
 	return jsonrpc.NewResult(r.ID, mcp.SetMeta(json.RawMessage(`{"resultType":"complete"}`), says...))
 }
 
-// subscriptionMember is what every message of a subscription carries.
+// subscriptionMember returns the member of _meta that every message of a subscription has.
 func (r *request) subscriptionMember() jsonrpc.Value {
 	return jsonrpc.Value{Key: mcp.KeySubscription, Text: r.ID.Raw()}
 }
 
-// follow splits the subscription anew if there are other upstreams than it is split
-// over. Parts that stay the same notice nothing. If none is left, for good as far
-// as anybody knows, the subscription is over.
+// follow splits the subscription again if the set of upstreams has changed. Parts that stay the
+// same are not affected. If no upstream is left or expected, the subscription ends.
 func (sub *subscription) follow(ctx context.Context) {
 	set := sub.s.upstreams.of(mcp.Modern).visibleTo(sub.grant())
 	first := sub.upstreams == nil
@@ -163,7 +162,7 @@ func (sub *subscription) follow(ctx context.Context) {
 		return
 	}
 	wants := sub.split(ctx, set)
-	hidden := sub.grant() != nil && !first && set.equal(sub.upstreams) // what has changed
+	hidden := sub.grant() != nil && !first && set.equal(sub.upstreams) // only visibility has changed
 	sub.upstreams = set
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()
@@ -202,7 +201,7 @@ func (sub *subscription) partLocked(ctx context.Context, u *upstreamConn, want m
 	return part
 }
 
-// allAnswered reports whether no upstream has still to say what it honours.
+// allAnswered reports whether all upstreams have acknowledged or refused.
 func (sub *subscription) allAnswered() bool {
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()
@@ -214,8 +213,7 @@ func (sub *subscription) allAnswered() bool {
 	return true
 }
 
-// acknowledge tells the client what it will hear of, and then of that what came
-// before.
+// acknowledge sends the client the acknowledgment, and then the messages that came before it.
 func (sub *subscription) acknowledge() {
 	told, base := sub.honoured()
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: told.On(base)})
@@ -231,10 +229,10 @@ func (sub *subscription) acknowledge() {
 	}
 }
 
-// honoured returns what is acknowledged. Of resources and tasks that is what upstreams
-// have accepted so far: what one accepts later is not told of. Changes of lists are as
-// the client asked, since those of upstreams that come and go are told here; but an
-// only one that has said what it honours has the word, also on how that is written.
+// honoured returns the filter to acknowledge, and its base text. Of resources and tasks it has
+// those that upstreams have accepted so far; later ones are not notified. Changes of lists are as
+// the client asked, because the session reports those of upstreams that come and go. But a single
+// upstream's acknowledgment is forwarded verbatim.
 func (sub *subscription) honoured() (f mcp.Filter, base json.RawMessage) {
 	set := sub.upstreams
 	sub.s.subscriptions.mu.Lock()
@@ -259,7 +257,7 @@ func (sub *subscription) honoured() (f mcp.Filter, base json.RawMessage) {
 	return f, base
 }
 
-// among returns those of texts that are in a set.
+// among returns the texts that are in a set.
 func among(texts []string, set map[string]bool) (found []string) {
 	for _, t := range texts {
 		if set[t] {
@@ -269,8 +267,8 @@ func among(texts []string, set map[string]bool) (found []string) {
 	return found
 }
 
-// changeLocked notes that the client is to be told of changes of lists, those that
-// it wants. Run has to be poked after that.
+// changeLocked notes changes of lists, if the client wants them. The caller must poke run
+// afterwards.
 func (sub *subscription) changeLocked(lists [catalog.Kinds]bool) {
 	for k, yes := range lists {
 		sub.lists[k] = sub.lists[k] || yes && sub.want.Lists[k]
@@ -288,9 +286,9 @@ func (sub *subscription) holdsChanges() bool {
 	return sub.lists != [catalog.Kinds]bool{} || sub.updated != nil
 }
 
-// hold returns a channel that says when news need no longer be held back, nil for
-// now. What the client asks for because of them comes behind the subscriptions of all
-// upstreams that are back, so that it misses nothing.
+// hold returns a channel that receives when changes need no longer be held back, nil for now. The
+// client's requests because of them must come after all returned upstreams were asked to listen, so
+// that it misses nothing.
 func (sub *subscription) hold() <-chan time.Time {
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()
@@ -300,7 +298,7 @@ func (sub *subscription) hold() <-chan time.Time {
 	return nil
 }
 
-// sendChanges sends what was held back.
+// sendChanges sends the changes that were held back.
 func (sub *subscription) sendChanges() {
 	sub.s.subscriptions.mu.Lock()
 	lists, updated, told := sub.lists, sub.updated, sub.told
@@ -321,7 +319,7 @@ func (sub *subscription) send(method string, params json.RawMessage) {
 	sub.s.tell(sub.own(jsonrpc.NewNotification(method, params)))
 }
 
-// own returns a notification as one of this subscription.
+// own returns a copy of a notification that belongs to this subscription.
 func (sub *subscription) own(m *jsonrpc.Message) *jsonrpc.Message {
 	out := *m
 	out.Params = mcp.SetMeta(m.Params, sub.c.subscriptionMember())
@@ -329,7 +327,7 @@ func (sub *subscription) own(m *jsonrpc.Message) *jsonrpc.Message {
 	return &out
 }
 
-// pass hands on what an upstream tells, if it was asked for.
+// pass forwards a notification of an upstream, if asked is true.
 func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
 	if !asked {
 		sub.s.drop("not requested", m)
@@ -352,7 +350,7 @@ func (sub *subscription) pass(m *jsonrpc.Message, asked bool) {
 	}
 }
 
-// passTold hands on what the acknowledgment named.
+// passTold forwards a notification that the acknowledgment covers.
 func (sub *subscription) passTold(m *jsonrpc.Message) {
 	sub.s.subscriptions.mu.Lock()
 	told := sub.told

@@ -14,31 +14,31 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A subscriptionPart is what one upstream has of a subscription: a subscriptions/listen
-// of our own, made again after it ended.
+// A subscriptionPart is the part of one upstream in a subscription: a subscriptions/listen of the
+// session, repeated after it ends.
 type subscriptionPart struct {
 	// Static after construction.
 	sub  *subscription
 	conn *upstreamConn
 	want mcp.Filter
 	stop context.CancelFunc
-	wake chan time.Duration // to its goroutine while it pauses: go on after that time; never closed
+	wake chan time.Duration // ends the pause of its goroutine after that time; never closed
 
 	// Guarded by subscriptions.mu.
-	answered bool       // the upstream has acknowledged it, or has refused
-	honoured mcp.Filter // what it acknowledged last
-	missed   bool       // what it would have heard was lost, and the client was not told
+	answered bool       // the upstream has acknowledged or refused it
+	honoured mcp.Filter // the filter that it acknowledged last
+	missed   bool       // notifications may have been lost, and the client was not notified
 }
 
-// A part that ended is made again after about resubscribeFirst, then after twice
-// that, up to resubscribeMost: to listen starts an upstream, which may die of it.
+// A part that ended is repeated after about resubscribeFirst, then after twice that, up to
+// resubscribeMost. The delay grows, because to listen starts an upstream, which may crash on it.
 const (
 	resubscribeFirst = time.Second
 	resubscribeMost  = time.Minute
 )
 
-// run keeps the upstream listening until ctx ends. One that refuses is asked again
-// when it may have become another one.
+// run keeps the upstream listening until ctx ends. An upstream that refuses is asked again when it
+// may have changed.
 func (part *subscriptionPart) run(ctx context.Context) {
 	delay := backoff.ExponentialBackOff{
 		InitialInterval: resubscribeFirst, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: resubscribeMost,
@@ -60,13 +60,13 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	}
 }
 
-// listenParams are those of a subscriptions/listen.
+// listenParams returns the params of a subscriptions/listen.
 func listenParams(meta, notifications json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta}, jsonrpc.Value{Key: "notifications", Text: notifications})
 }
 
-// ended notes that the upstream ended the subscription and reports whether it refused to:
-// for what is wrong with the request, not with the upstream.
+// ended notes that the upstream ended the subscription, and reports whether it refused the request
+// itself.
 func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	switch code, _ := jsonrpc.Member(answer.Error, "code"); string(code) {
 	case noMethod, "-32602", "-32021", "-32022":
@@ -83,14 +83,14 @@ func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	return refused
 }
 
-// pause waits until it is time to listen again, and reports false if it never is.
-// It may be woken before.
+// pause waits until it is time to listen again, and returns false if that never comes. resume may
+// end it earlier.
 func (part *subscriptionPart) pause(ctx context.Context, delay time.Duration, refused bool) bool {
 	select {
 	case <-part.wake: // it came while the upstream listened
 	default:
 	}
-	var timer <-chan time.Time // nil: a refusal stands until the upstream changes
+	var timer <-chan time.Time // nil: a refusal lasts until the upstream changes
 	if !refused {
 		timer = time.After(delay)
 	}
@@ -116,14 +116,14 @@ func (part *subscriptionPart) resume(after time.Duration) {
 	}
 }
 
-// answeredLocked notes what the upstream honours. If anything was missed before,
-// the client is told to look for itself.
+// answeredLocked notes the filter that the upstream has acknowledged. If anything was missed
+// before, the client is notified.
 func (part *subscriptionPart) answeredLocked(honoured mcp.Filter) {
 	part.answered, part.honoured = true, honoured
 	part.tellMissedLocked()
 }
 
-// tellMissedLocked makes the client look for itself if anything was missed.
+// tellMissedLocked notifies the client of everything if anything was missed.
 func (part *subscriptionPart) tellMissedLocked() {
 	if part.missed {
 		part.missed = false
@@ -135,8 +135,7 @@ func (part *subscriptionPart) tellMissedLocked() {
 	part.sub.poke()
 }
 
-// receive handles what the upstream has to tell. Nothing that was not asked for
-// passes.
+// receive handles a notification of the upstream. It drops those that were not asked for.
 func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 	sub := part.sub
 	switch m.Method {
@@ -155,11 +154,11 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
 		sub.pass(&out, part.want.Tasks != nil)
 	default:
-		sub.pass(m, part.want.As != nil) // the only upstream
+		sub.pass(m, part.want.As != nil) // of a sole upstream
 	}
 }
 
-// taskName returns what the subscription calls a task of the upstream.
+// taskName returns the name of a task of the upstream in this subscription.
 func (part *subscriptionPart) taskName(id string) string {
 	if name := part.conn.taskName(id); !slices.Contains(part.sub.want.Tasks, id) {
 		return name
@@ -188,7 +187,7 @@ func (part *subscriptionPart) changed(k catalog.Kind) {
 	part.tellListLocked(k)
 }
 
-// tellListLocked tells the client that a list is not what it was, if it wants to hear.
+// tellListLocked notifies the client of a change of a list, if it wants that.
 func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 	if part.want.Lists[k] && part.sub.grant().SeesAny(kindOf(k), part.conn.up.Name) {
 		var lists [catalog.Kinds]bool
@@ -198,9 +197,9 @@ func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
 	}
 }
 
-// split says what each upstream is to listen for. All that could have a list listen for its
-// changes. Who has a resource or a task listens for that, or all that may have it if
-// nobody knows. A sole upstream gets the client's own filter.
+// split returns the filter of each upstream. All that may have a list listen for its changes. The
+// owner of a resource or a task listens for that, or if it is unknown, all that may have it. A sole
+// upstream gets the client's own filter.
 func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstreamConn]mcp.Filter {
 	if u := set.only(); u != nil {
 		return map[*upstreamConn]mcp.Filter{u: forOnly(sub.want, set)}
@@ -233,7 +232,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 	return wants
 }
 
-// findOwners makes the upstreams list their resources if the owner of one is unknown.
+// findOwners lists the resources of the upstreams if the owner of one is unknown.
 func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string) {
 	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.view, uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
@@ -242,7 +241,7 @@ func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string
 	}
 }
 
-// watchersOf returns the upstreams that may know of changes of a resource.
+// watchersOf returns the upstreams that may send updates of a resource.
 func (set *upstreamSet) watchersOf(w *view, uri string) []*upstreamConn {
 	if u := set.ownerOf(w, uri); u != nil {
 		return []*upstreamConn{u}
@@ -250,7 +249,7 @@ func (set *upstreamSet) watchersOf(w *view, uri string) []*upstreamConn {
 	return set.withResources()
 }
 
-// runnersOf returns the upstreams that may run a task, and what they call it.
+// runnersOf returns the upstreams that may run a task, with their own ids of it.
 func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	if u, own := set.runner(name); u != nil {
 		if !u.mayUse(ownedTask, own) {
@@ -267,8 +266,8 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	return found
 }
 
-// forOnly returns the client's filter with a sole upstream's own names of its tasks. The
-// client may know them by other names, from when there were several upstreams.
+// forOnly returns the client's filter with a sole upstream's own ids of its tasks. The client may
+// have other ids, from when there were several upstreams.
 func forOnly(f mcp.Filter, set *upstreamSet) mcp.Filter {
 	own := make([]string, 0, len(f.Tasks))
 	for _, name := range f.Tasks {

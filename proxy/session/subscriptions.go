@@ -10,15 +10,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// subscriptions are those of a session.
+// subscriptions are the open subscriptions of a session.
 type subscriptions struct {
 	mu     sync.Mutex // guards the fields below, subscriptions and their parts; may be taken with session.mu held, never the other way
-	most   int        // open ones
+	most   int        // bound on open ones
 	open   map[*subscription]struct{}
 	ending bool // the session drains
 }
 
-// begin enters a subscription, if there is room.
+// begin adds a subscription, if there is room.
 func (subs *subscriptions) begin(sub *subscription) bool {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -26,7 +26,7 @@ func (subs *subscriptions) begin(sub *subscription) bool {
 		return false
 	}
 	put(&subs.open, sub, struct{}{})
-	if subs.ending { // since the call began
+	if subs.ending { // since the request began
 		sub.endLocked()
 	}
 	return true
@@ -44,7 +44,7 @@ func (subs *subscriptions) len() int {
 	return len(subs.open)
 }
 
-// end ends all subscriptions, which would hold up the end of the session.
+// end ends all subscriptions, which would otherwise delay the end of the session.
 func (subs *subscriptions) end() {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -54,15 +54,14 @@ func (subs *subscriptions) end() {
 	}
 }
 
-// all returns the open ones.
+// all returns the open subscriptions.
 func (subs *subscriptions) all() []*subscription {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
 	return slices.Collect(maps.Keys(subs.open))
 }
 
-// regrant tells a subscription that its client may see other things now, and which lists
-// change by that.
+// regrant notifies a subscription that its client's grant has changed, and with it lists.
 func (subs *subscriptions) regrant(sub *subscription, lists [catalog.Kinds]bool) {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -70,7 +69,7 @@ func (subs *subscriptions) regrant(sub *subscription, lists [catalog.Kinds]bool)
 	sub.poke()
 }
 
-// follow makes all subscriptions look for other upstreams.
+// follow makes all subscriptions follow the current upstreams.
 func (subs *subscriptions) follow() {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -79,7 +78,7 @@ func (subs *subscriptions) follow() {
 	}
 }
 
-// partsLocked returns the parts of all subscriptions that an upstream has.
+// partsLocked returns the parts of an upstream in all subscriptions.
 func (subs *subscriptions) partsLocked(u *upstreamConn) (parts []*subscriptionPart) {
 	for sub := range subs.open {
 		if part := sub.parts[u]; part != nil {
@@ -89,7 +88,7 @@ func (subs *subscriptions) partsLocked(u *upstreamConn) (parts []*subscriptionPa
 	return parts
 }
 
-// resume ends the pauses of all parts of an upstream: it is ready again.
+// resume ends the pauses of all parts of an upstream, because it is ready.
 func (subs *subscriptions) resume(u *upstreamConn) {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -98,9 +97,9 @@ func (subs *subscriptions) resume(u *upstreamConn) {
 	}
 }
 
-// returned makes the subscriptions listen to upstreams that are back, all at the same
-// time. The client is told then of all that it has missed, once, however long each of
-// them takes to acknowledge.
+// returned makes the subscriptions listen again to upstreams that are back, all at the same time.
+// The client is then notified once of all that it may have missed, however long the acknowledgments
+// take.
 func (subs *subscriptions) returned(conns []*upstreamConn) {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -116,7 +115,7 @@ func (subs *subscriptions) returned(conns []*upstreamConn) {
 	}
 }
 
-// changed tells all subscriptions that a list of an upstream is not what it was.
+// changed notifies all subscriptions of a change of a list of an upstream.
 func (subs *subscriptions) changed(u *upstreamConn, k catalog.Kind) {
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
@@ -125,6 +124,6 @@ func (subs *subscriptions) changed(u *upstreamConn, k catalog.Kind) {
 	}
 }
 
-// reopenWithin is the time over which sessions spread the opening of their
-// streams when a link is back.
+// reopenWithin is the time over which sessions spread the opening of their streams when a link is
+// back.
 const reopenWithin = 500 * time.Millisecond

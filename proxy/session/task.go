@@ -12,55 +12,54 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// maxTasks bounds how many tasks of one client are remembered, and maxKept their bytes.
+// maxTasks bounds the remembered tasks of one client, and maxKept their bytes.
 const maxTasks = 10000
 
-// A task is a request that was accepted and goes on after its answer.
+// A task is a request that continues after its answer.
 type task struct {
-	id   string        // as the client has it
-	own  string        // as the upstream has it, if that runs it
-	tool string        // that it is of, by its name there; "" if that is not known
-	conn *upstreamConn // the upstream that runs it, or that has asked the client for it
+	id   string        // the client's
+	own  string        // the upstream's, if that runs it
+	tool string        // the tool that it calls, by the upstream's name; "" if unknown
+	conn *upstreamConn // that runs it, or that asked the client for it
 
-	unfinished bool // as far as is known, and only if it began here
+	unfinished bool // as far as is known, and only if it began in this session
 
-	// The progress token of the request stays valid until the task ends
-	// (2025-11-25 basic/utilities/tasks). key is the token on the side that
-	// runs the task, token the one that the other side chose; nil for none.
+	// The progress token of the request stays valid until the task ends (2025-11-25
+	// basic/utilities/tasks). key is the token on the side that runs the task, token the one that
+	// the other side chose; nil for none.
 	key   tokenKey
 	token json.RawMessage
 }
 
-// A tokenKey is a progress token that was minted here, for an upstream or, if that is nil,
-// for the client.
+// A tokenKey is a progress token of the session, for an upstream or, if that is nil, for the
+// client.
 type tokenKey struct {
 	conn *upstreamConn
 	n    int64
 }
 
-// tasks remembers the tasks that one side runs.
+// tasks are the remembered tasks of one side.
 type tasks struct {
 	mu      sync.Mutex // guards the fields below, and the tasks; nothing else is locked under it
 	byID    map[string]*task
 	byToken map[tokenKey]*task
-	order   []string // the oldest, which is forgotten first, first
+	order   []string // oldest first, which is forgotten first
 	bytes   int
 }
 
-// size is what the task counts of the bytes that are kept.
+// size returns the bytes that count in tasks.bytes.
 func (x *task) size() int { return len(x.id) + len(x.own) + len(x.tool) + len(x.token) }
 
-// isTooLong reports whether the name of a task is longer than one by which it could be asked
-// for.
+// isTooLong reports whether the name of a task is too long to be used in a request.
 func isTooLong(name string) bool { return mcp.IsTooLong(jsonrpc.Quote(name)) }
 
-// add remembers x, or that x belongs to another upstream now.
+// add remembers x, or a new upstream of x.
 func (t *tasks) add(x task) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	known := t.byID[x.id]
 	switch {
-	case x.conn.isHungUp(), isTooLong(x.id): // its answer was on the way when it went; or a client's, who writes it
+	case x.conn.isHungUp(), isTooLong(x.id): // its answer was on the way when it was hung up; or the client chose the name
 		return
 	case known != nil && known.conn == x.conn && x.token == nil:
 		return
@@ -86,22 +85,21 @@ func (t *tasks) removeLocked(x *task) {
 	t.bytes -= x.size()
 }
 
-// get returns the task of an id; none is the zero task.
+// get returns the task with an id, the zero task if there is none.
 func (t *tasks) get(id string) task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return *orDefault(t.byID[id], &task{})
 }
 
-// getByToken returns the task that has a progress token; none is the zero task.
+// getByToken returns the task with a progress token, the zero task if there is none.
 func (t *tasks) getByToken(key tokenKey) task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return *orDefault(t.byToken[key], &task{})
 }
 
-// end lets go of the progress token of a task that ended. The task itself can still be
-// asked for.
+// end forgets the progress token of a task that ended, but not the task.
 func (t *tasks) end(u *upstreamConn, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,7 +122,7 @@ func (t *tasks) forget(u *upstreamConn) {
 	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
 }
 
-// haveUnfinished reports whether an upstream still works on a task.
+// haveUnfinished reports whether an upstream may still work on a task.
 func (t *tasks) haveUnfinished() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,7 +134,7 @@ func (t *tasks) haveUnfinished() bool {
 	return false
 }
 
-// taskName returns what the client calls a task of the upstream.
+// taskName returns the client's name of a task of the upstream.
 func (u *upstreamConn) taskName(id string) string {
 	name := catalog.TaskName(u.up.Name, id)
 	for _, given := range []string{id, name} {
@@ -150,9 +148,9 @@ func (u *upstreamConn) taskName(id string) string {
 	return name
 }
 
-// runner returns the upstream that runs a task, by the client's name for it, and the
-// upstream's own name for it; nil if that is not known. If the task is not remembered, the
-// longest name of an upstream that its name begins with counts.
+// runner returns the upstream that runs a task, given the client's name, and the upstream's own id;
+// nil if unknown. If the task is not remembered, it is the upstream with the longest name that
+// begins the task's name.
 func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
 	if x := set.s.tasks.get(name); x.conn != nil && x.conn.era == set.era {
 		return x.conn, x.own
@@ -169,7 +167,7 @@ func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
 	return found, own
 }
 
-// ownTask returns what the upstream itself calls a task of its own.
+// ownTask returns the upstream's own id of one of its tasks.
 func (u *upstreamConn) ownTask(name string) string {
 	if runner, own := u.s.upstreams.of(u.era).runner(name); runner == u {
 		return own
@@ -177,8 +175,8 @@ func (u *upstreamConn) ownTask(name string) string {
 	return name
 }
 
-// taskCreated remembers who runs the task that a call has become, and makes the answer what
-// the client may have.
+// taskCreated remembers the task that a call has become, and puts the client's name for it into the
+// answer.
 func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	id, ended := catalog.CreatedTask(answer.Result)
 	c := r.sent
@@ -200,13 +198,13 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	answer.Result = catalog.Created(answer.Result, name)
 }
 
-// refuseTask makes an answer an error, since no client could ask for the task that it creates.
+// refuseTask replaces an answer by an error, because no client could use the name of its task.
 func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
 	u.warnTooLong(method, "taskId")
 	answer.Result, answer.Error = nil, jsonrpc.InvalidResponse(u.up.Name, `"taskId" `+mcp.ErrTooLong.Error()).Raw()
 }
 
-// taskStatus passes on what an upstream says of one of its tasks.
+// taskStatus forwards an upstream's status of one of its tasks.
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
@@ -244,8 +242,8 @@ func (s *session) byTask(r *request) *jsonrpc.Error {
 	})
 }
 
-// toRunner forwards a request about a task to the upstream that runs it, under that one's
-// own id, if the client may. After sees the answer.
+// toRunner forwards a request about a task to the upstream that runs it, with that upstream's own
+// id, if the client may use it. after is called with the answer.
 func (s *session) toRunner(r *request, u *upstreamConn, own string, after func(answer *jsonrpc.Message)) *jsonrpc.Error {
 	if !u.mayUse(ownedTask, own) {
 		return unknownTask
@@ -262,7 +260,7 @@ func (s *session) toRunner(r *request, u *upstreamConn, own string, after func(a
 	return nil
 }
 
-// taskID returns which task a request is about.
+// taskID returns the id of the task that a request is about.
 func (r *request) taskID() (string, error) {
 	id, ok := r.notes.Text(mcp.Key)
 	err := r.notes.Err(mcp.Key)
@@ -272,7 +270,7 @@ func (r *request) taskID() (string, error) {
 	return id, err
 }
 
-// listTasks merges the tasks of all upstreams that have them, on one page.
+// listTasks merges the tasks of all upstreams that have any, on one page.
 func (s *session) listTasks(r *request) *jsonrpc.Error {
 	if u := r.upstreams.only(); u != nil && !s.router.Several.Load() && r.grant == nil {
 		s.forward(r, u)
@@ -293,8 +291,8 @@ func (s *session) listTasks(r *request) *jsonrpc.Error {
 
 func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
 
-// mergeTasks answers with the tasks of those upstreams that could list them, or, if none
-// could, with the first failure.
+// mergeTasks answers with the tasks of the upstreams that could list them, or, if none could, with
+// the first failure.
 func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessage) {
 	set := r.upstreams
 	found, failed := gather(ctx, set, r.Method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
@@ -333,8 +331,8 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 	s.settle(r, jsonrpc.NewResult(r.ID, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
 }
 
-// clientTaskStatus routes what the client says of a task of its own, which an upstream has
-// asked for.
+// clientTaskStatus forwards the client's status of one of its tasks to the upstream that asked for
+// it.
 func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	id, ended := catalog.NotedTask(n)
 	u := s.clientTasks.get(id).conn
@@ -351,8 +349,8 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 // errNoTasks answers a client that does not declare the tasks extension.
 var errNoTasks = mcp.MissingCapability(json.RawMessage(`{"extensions":{"` + mcp.ExtensionTasks + `":{}}}`))
 
-// byModernTask forwards a request about a task to the upstream that runs it. If nobody here
-// remembers the task, since the session is a new one, it is found by asking for it.
+// byModernTask forwards a request about a task to the upstream that runs it. If the task is
+// unknown, because the session is new, it is found by asking.
 func (s *session) byModernTask(r *request) *jsonrpc.Error {
 	id, err := r.taskID()
 	switch {
@@ -368,8 +366,8 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// findTask asks those upstreams that may run the task for it, in turn. It forwards the call
-// to the one that knows it, and remembers that.
+// findTask asks the upstreams that may run the task in turn, and forwards the request to the one
+// that does.
 func (s *session) findTask(ctx context.Context, r *request, id string) {
 	candidates := r.upstreams.withTasks(ctx, r.identity())
 	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(ownedTask, id) })
@@ -379,14 +377,14 @@ func (s *session) findTask(ctx context.Context, r *request, id string) {
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: r.identity()})
 	if u := s.whoAnswers(ctx, r, candidates, mcp.MethodTasksGet, params); u != nil {
-		s.tasks.add(task{id: id, own: id, conn: u}) // an id from when there was but one upstream
+		s.tasks.add(task{id: id, own: id, conn: u}) // an id from when there was only one upstream
 		s.forward(r, u)
 	}
 }
 
-// withTasks returns the upstreams that declare the tasks extension. It first asks those that
-// have not said. One that cannot say now comes last: if none of the others knows the task,
-// the client should hear what is the matter with that one.
+// withTasks returns the upstreams that declare the tasks extension. It first asks those whose
+// description is unknown. Those that cannot answer now come last: if none of the others knows the
+// task, the client should get their error.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
 	silent := func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }
 	fanOut(ctx, set.filter(silent), func(ctx context.Context, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
@@ -403,8 +401,8 @@ func aliveFirst(u *upstreamConn) int {
 	return 1
 }
 
-// modernTaskCreated remembers who runs the task that a call has become, and makes the answer
-// what the client may have. It has no progress token: the extension has no progress on tasks.
+// modernTaskCreated is taskCreated for the extension of the modern era, in which tasks have no
+// progress.
 func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
 	if r.sent == nil || r.kind != catalog.ResultTask {
 		return

@@ -7,26 +7,26 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// The requestTimeout of an upstream is how long a request may be without an answer
-// and without progress. It does not run while the upstream waits for the client: as
-// long as one of its server requests is open there that the request may be the reason of.
+// The requestTimeout of an upstream bounds the time of a request without an answer and without
+// progress. It is suspended while the client has an open server request that the request may have
+// caused.
 
-// startTimerLocked begins the upstream's requestTimeout, if it has one.
+// startTimerLocked starts the upstream's requestTimeout, if it has one.
 func (c *call) startTimerLocked() {
 	if d := c.conn.up.RequestTimeout; d > 0 {
 		c.timer = time.AfterFunc(d, func() { c.conn.s.expire(c) })
 	}
 }
 
-// extendLocked starts the time anew: a request that makes progress is not late.
+// extendLocked restarts the timeout of a request that makes progress.
 func (c *call) extendLocked() {
 	if c.timer != nil {
 		c.timer.Reset(c.conn.up.RequestTimeout)
 	}
 }
 
-// causes returns the calls that a server request may be for: the one that it belongs to, or
-// if it does not say, all that the upstream has.
+// causes returns the calls that may have caused a server request: the one to which it belongs, or
+// if it does not say, all calls to the upstream.
 func (u *upstreamConn) causes(in incoming) (all []*call) {
 	if u.up.RequestTimeout <= 0 {
 		return nil
@@ -45,8 +45,7 @@ func (u *upstreamConn) causes(in incoming) (all []*call) {
 	return all
 }
 
-// waitLocked makes the requests that a server request is asked for not late as long as it
-// is open.
+// waitLocked suspends the timeouts of the calls that may have caused a server request.
 func (sr *serverRequest) waitLocked(askers []*call) {
 	sr.causes = askers
 	for _, c := range askers {
@@ -54,8 +53,8 @@ func (sr *serverRequest) waitLocked(askers []*call) {
 	}
 }
 
-// resumeTimers restarts their timers. A call that was answered meanwhile has none: expire
-// finds nothing to settle.
+// resumeTimers restarts the timeouts. A call that was answered meanwhile has none: expire finds
+// nothing to settle.
 func (s *session) resumeTimers(sr *serverRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +65,8 @@ func (s *session) resumeTimers(sr *serverRequest) {
 	sr.causes = nil
 }
 
-// expire settles the call of a request whose upstream took too long, and cancels
-// it there. A timeout is not a close: the upstream stays.
+// expire settles the request of a call whose upstream took too long, and cancels the call there. A
+// timeout is not a close: the upstream stays.
 func (s *session) expire(c *call) {
 	r := c.request
 	s.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// arrival is what who may follow a call is told of it.
+// arrival returns what a Follower needs to know about a request that has come.
 func (s *session) arrival(r *request) observe.Arrival {
 	a := observe.Arrival{Meta: r.notes.TraceContext()}
 	if !s.ofPrincipal {
@@ -32,10 +32,10 @@ func (s *session) arrival(r *request) observe.Arrival {
 	return a
 }
 
-// traceKey is where the ctx of who works on a call has what follows it.
+// traceKey is the key of the trace in a ctx.
 type traceKey struct{}
 
-// withTrace returns ctx with the trace of r, for calls that are made for it.
+// withTrace returns ctx with the trace of r, for calls that serve r.
 func withTrace(ctx context.Context, r *request) context.Context {
 	if t := r.trace; t != nil {
 		return context.WithValue(ctx, traceKey{}, t)
@@ -43,9 +43,9 @@ func withTrace(ctx context.Context, r *request) context.Context {
 	return ctx
 }
 
-// traced begins to follow a request, whose params notes are of: for a call that is followed
-// by t, or of the session's own if t is nil. It returns the params, as they may be edited, and
-// the edits that tell the upstream. Nobody follows: none.
+// traced begins the trace of a call whose params have the notes n, within t, or of the session's
+// own if t is nil. It returns the params, and the edits that pass the trace context to the
+// upstream; none if there is no trace.
 func (c *call) traced(t observe.Trace, params json.RawMessage, n *mcp.Notes) (json.RawMessage, []jsonrpc.Edit) {
 	follower := c.conn.s.router.Hooks.Follower
 	switch {
@@ -64,7 +64,7 @@ func (c *call) traced(t observe.Trace, params json.RawMessage, n *mcp.Notes) (js
 	return params, n.TraceEdits(c.trace.Context())
 }
 
-// target is the tool or prompt that r is for, if its upstream lists that; else "".
+// target returns the tool or prompt of the call, if its upstream lists it; else "".
 func (c *call) target() string {
 	if c.listed != nil {
 		return c.request.tool + c.request.prompt
@@ -72,8 +72,8 @@ func (c *call) target() string {
 	return ""
 }
 
-// listedBy returns the tool or prompt that c is for as the upstream lists it; nil if it does
-// not, as far as is known.
+// listedBy returns the tool or prompt of the request as the upstream lists it; nil if it does not,
+// as far as is known.
 func (r *request) listedBy(u *upstreamConn) *atomic.Value {
 	switch {
 	case r.tool != "":
@@ -84,8 +84,8 @@ func (r *request) listedBy(u *upstreamConn) *atomic.Value {
 	return nil
 }
 
-// own returns params of the session's own for r: its id is the progress token, and what
-// follows r, or the call that ctx belongs to, is told to the upstream.
+// own returns the params of a call of the session itself, with its id as progress token, and with
+// the trace context of the call or of ctx.
 func (c *call) own(ctx context.Context, params json.RawMessage) json.RawMessage {
 	params = ownToken(c.Method, params, c.ID)
 	if c.conn.s.router.Hooks.Follower == nil {

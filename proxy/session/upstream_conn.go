@@ -14,8 +14,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// An upstream connection is one session's side of one upstream: at most one open stream, opened
-// when first needed, and again after it ended.
+// An upstreamConn is one session's connection to one upstream: at most one open stream, opened when
+// first needed, and again after it ended.
 type upstreamConn struct {
 	// Static after construction.
 	s      *session
@@ -25,51 +25,51 @@ type upstreamConn struct {
 	ctx    context.Context // ends with the session, or when the upstream connection is hung up
 	cancel context.CancelFunc
 
-	// Guarded as they say.
-	lists   *upstreamLists // what it lists
-	shown   *shownLists    // what the client has seen of that
-	catchUp catchUp        // what it owes to clients that did not wait for it
+	// These have their own locks.
+	lists   *upstreamLists // the upstream's lists
+	shown   *shownLists    // the lists that the client has seen
+	catchUp catchUp        // notifications due to clients that did not wait for it
 
-	info atomic.Pointer[serverInfo] // what it said of itself last; see says
+	info atomic.Pointer[serverInfo] // its last description of itself; see says
 
-	// Logged once since its last start: a full queue lost a message; a list left the
-	// upstream out.
+	// Logged once since its last start: that a message was dropped because the queue was full; that
+	// the upstream is missing in a list.
 	dropLogged, missingLogged atomic.Bool
 
-	minted atomic.Int64 // last id; never reused, so that a late reply settles nothing else
+	minted atomic.Int64 // last id; never reused, so that a late answer settles no other call
 
 	// Guarded by session.mu.
-	attempt   *attempt             // the open stream, or the last one
-	reached   bool                 // the last dial that returned reached the host
-	closed    bool                 // no new attempt and no new request: hung up for good
-	gone      *jsonrpc.ClosedError // why; without a cause for the session's end
-	reopening bool                 // a goroutine is about to open it, see reopen
-	held      []incoming           // until the client is ready for it
-	heldBytes int                  // in held
-	abandoned abandoned            // requests that count for somebody until they are answered
+	attempt   *attempt             // the current stream, or the last one
+	reached   bool                 // the last completed dial reached the host
+	closed    bool                 // hung up for good: no new attempt and no new call
+	gone      *jsonrpc.ClosedError // why it is closed; without a cause at the session's end
+	reopening bool                 // reopen is running
+	held      []incoming           // messages for a client that is not ready
+	heldBytes int                  // size of held
+	abandoned abandoned            // requests that still count
 }
 
-// An attempt is one stream from its opening to its end. In the modern era, which has no
-// initialize, it is ready when it is open.
+// An attempt is one stream from its opening to its end. In the modern era, which has no initialize,
+// it is ready when it is open.
 type attempt struct {
-	peer    *peer.Peer    // to the host's stream; what waits for that is in its queue
-	started chan struct{} // closed when initialize was answered or the stream ended before
-	first   jsonrpc.Room  // of what a handshake sends, which needs no room
+	peer    *peer.Peer    // on the stream; its queue holds messages before that is open
+	started chan struct{} // closed when initialize was answered, or the stream ended before
+	first   jsonrpc.Room  // unbounded room for the handshake
 
 	// Guarded by session.mu.
 	conn    jsonrpc.Conn // nil until the stream is open
 	ready   bool         // initialize was answered
-	heard   bool         // anything was answered
-	counted bool         // a client waits, or waited, for its start
+	heard   bool         // the upstream has answered anything
+	counted bool         // a client waits or has waited for its start
 	ended   bool
-	own     *jsonrpc.ClosedError // the end that this side chose; nil for what Recv says
+	own     *jsonrpc.ClosedError // the end that this side chose; nil: that of Recv
 	err     *jsonrpc.Error       // why it ended before it was ready
 }
 
-// Classes of what waits for an upstream.
+// Classes of messages that may be held back from an upstream.
 const (
-	afterInitialize jsonrpc.Class = 1 << iota // waits for the answer to initialize
-	requests                                  // of them those that are not sent when the stream is hung up
+	afterInitialize jsonrpc.Class = 1 << iota // held until the answer to initialize
+	requests                                  // not sent when the stream is hung up
 )
 
 func classOf(m *jsonrpc.Message) jsonrpc.Class {
@@ -82,8 +82,8 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterInitialize
 }
 
-// maxQueue bounds the messages that wait for one upstream to read, since reading from the
-// client never stops for it.
+// maxQueue bounds the messages that wait for one upstream to read, because reading from the client
+// never stops for it.
 const maxQueue = 8192
 
 func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
@@ -98,8 +98,8 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 	return u
 }
 
-// openLocked makes sure that there is a stream, or an attempt at one. After
-// hangUp it returns an attempt that has ended.
+// openLocked returns the current attempt, and begins one if there is none. After hangUp it returns
+// an attempt that has ended.
 func (u *upstreamConn) openLocked() *attempt {
 	if u.closed {
 		a := u.newAttempt()
@@ -146,15 +146,15 @@ func (u *upstreamConn) open() *attempt {
 	return u.openLocked()
 }
 
-// wakeUp opens the stream if need be, and reports whether the upstream is ready.
+// wakeUp opens the stream if necessary, and reports whether the upstream is ready.
 func (u *upstreamConn) wakeUp() (ready bool) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	return u.openLocked().ready
 }
 
-// isHungUp reports whether the upstream gets no more requests: it was hung up, or the session
-// ends.
+// isHungUp reports whether the upstream gets no more requests, because it was hung up or the
+// session ends.
 func (u *upstreamConn) isHungUp() bool { return u.ctx.Err() != nil }
 
 // isOpen reports whether an attempt is the open stream.
@@ -164,13 +164,13 @@ func (u *upstreamConn) isOpen(a *attempt) bool {
 	return !a.ended && !u.closed
 }
 
-// start opens the stream if need be and waits until the upstream has answered
-// initialize. The error is the one to give to whoever needs the upstream.
+// start opens the stream if necessary and waits until the upstream has answered initialize. It
+// returns the error for those who need the upstream.
 func (u *upstreamConn) start(ctx context.Context) *jsonrpc.Error {
 	return u.await(ctx, u.open())
 }
 
-// await is start for an attempt that was begun before.
+// await is start for an existing attempt.
 func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	select {
 	case <-a.started:
@@ -182,8 +182,8 @@ func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	}
 }
 
-// lost returns the connection-closed error of a call that was not sent on this upstream
-// connection, or the error that there was no room for a stream.
+// lost returns the error of a call that was not sent because of the end of its stream: the
+// connection-closed error, or overloaded if there was no room for a stream.
 func (u *upstreamConn) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
 	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.up.Name)
 }
@@ -202,7 +202,7 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 	return u.lost(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
 }
 
-// run owns the stream of one attempt and its Recv.
+// run owns the stream of one attempt.
 func (u *upstreamConn) run(a *attempt) { u.end(a, u.stream(a)) }
 
 // stream opens a stream for a and returns how it ended.
@@ -222,8 +222,8 @@ func (u *upstreamConn) stream(a *attempt) error {
 	return a.peer.Run(context.Background(), conn)
 }
 
-// adopt makes conn the stream of a. One of the legacy era begins with initialize,
-// behind which everything waits; one of the modern era is ready.
+// adopt makes conn the stream of a. A stream of the legacy era begins with initialize, which holds
+// back everything else. A stream of the modern era is ready.
 func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
@@ -249,9 +249,9 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.s.handshake.params)})
 }
 
-// ask makes a call of the session's own and waits for the answer, which may be a
-// connection-closed error. It starts the upstream if need be. When ctx ends first the
-// call is cancelled at the upstream and the error is ctx's.
+// ask makes a call of the session itself and waits for the answer, which may be a connection-closed
+// error. It starts the upstream if necessary. If ctx ends first, ask cancels the call and returns
+// the error of ctx.
 func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	return u.askFor(ctx, nil, method, params)
 }
@@ -281,8 +281,8 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 	return nil, context.Cause(ctx)
 }
 
-// tell sends m, which is not a request, to the upstream if it is there. What
-// finds no room is lost with a warning: the upstream has not read for long.
+// tell sends m, which is not a request, to the upstream if its stream is open. If the queue is
+// full, m is dropped with a warning, because the upstream has not read for long.
 func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	u.s.mu.Lock()
 	a := u.attempt
@@ -293,12 +293,12 @@ func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	}
 }
 
-// queueFull logs a message that was lost because the queue was full.
+// queueFull logs a message that was dropped because the queue was full.
 func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
 	u.log.Log(u.s.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
 }
 
-// end settles all that the stream of a had in flight, once for each.
+// end settles all calls and requests of the stream of a.
 func (u *upstreamConn) end(a *attempt, err error) {
 	said := *jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
 	mine := said
@@ -309,23 +309,23 @@ func (u *upstreamConn) end(a *attempt, err error) {
 	a.peer.End(end)
 }
 
-// toldAs returns the end of a as clients get it; end is what its stream says. The event is
-// this side's if it chose the end before the host did.
+// toldAs returns the end of a for clients. end is the end of its stream. If this side chose its end
+// before the host did, the event is this side's.
 func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	if a.own != nil {
 		own := *a.own
 		own.Delivered, own.Event = end.Delivered, cmp.Or(own.Event, end.Event)
-		if own.Cause == end.Cause { // the host may know more of it
+		if own.Cause == end.Cause { // the host may know more about it
 			own.Says = cmp.Or(own.Says, end.Says)
 		}
 		end = &own
 	}
-	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent()) // an older host does not say
+	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent()) // older hosts send none
 	return end
 }
 
-// ended marks the end of a before anything that belongs to it is settled: a later request
-// opens another stream. It returns the end as clients get it.
+// ended marks a as ended before anything of it is settled, so that later requests open another
+// stream. It returns the end for clients.
 func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
@@ -336,23 +336,22 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 		close(a.started)
 	}
 	u.held, u.heldBytes = nil, 0
-	if u.s.ctx.Err() == nil { // else this side has left, and the server may go on
+	if u.s.ctx.Err() == nil { // otherwise this side has left, and the server may continue
 		u.abandoned.end()
 	}
-	u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may offer something else
+	u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may have other lists
 	return end
 }
 
-// hangUpLocked closes the stream for good, after the client's last messages. An upstream
-// that does not read has lastWords for them. The host then cancels what this session had
-// in flight. If the session goes on, its calls there get the cause when the stream has
-// ended.
+// hangUpLocked closes the stream for good, after the client's last messages, for which an upstream
+// that does not read has lastWords. The host then cancels the calls of this session. If the session
+// continues, its calls fail with the cause when the stream has ended.
 func (u *upstreamConn) hangUpLocked(cause jsonrpc.Cause) {
 	u.closed, u.gone = true, &jsonrpc.ClosedError{Cause: cause}
 	if !cause.IsZero() {
 		u.gone.Event = jsonrpc.NewEvent()
 	}
-	u.cancel() // who dials gives up
+	u.cancel() // interrupts Dial
 	a := u.attempt
 	if a == nil || a.ended {
 		return
@@ -364,15 +363,15 @@ func (u *upstreamConn) hangUpLocked(cause jsonrpc.Cause) {
 	if !a.ready {
 		within = 0
 	}
-	a.peer.Hold(requests) // which End finds
+	a.peer.Hold(requests) // End settles them
 	a.peer.Finish(nil, within)
 }
 
 // lastWords bounds the last writes to an upstream.
 const lastWords = 250 * time.Millisecond
 
-// firstIs returns the log level of something that deserves one warning for each start of
-// the upstream. said tells whether that was logged.
+// firstIs returns the log level of an event that is worth one warning for each start of the
+// upstream. said is set once it was logged.
 func firstIs(said *atomic.Bool) slog.Level {
 	if said.Swap(true) {
 		return slog.LevelDebug

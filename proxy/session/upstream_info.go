@@ -11,14 +11,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A serverInfo is what an upstream says of itself: its answer to initialize, or to
-// server/discover.
+// A serverInfo is an upstream's description of itself: its answer to initialize or server/discover.
 type serverInfo struct {
-	result       json.RawMessage // nil if it has not said anything yet
+	result       json.RawMessage // nil if there is none yet
 	capabilities map[string]json.RawMessage
 }
 
-// says returns what the upstream last said of itself.
+// says returns the upstream's last description.
 func (u *upstreamConn) says() serverInfo { return *orDefault(u.info.Load(), &serverInfo{}) }
 
 // declares reports whether the upstream declared a capability.
@@ -27,8 +26,8 @@ func (info serverInfo) declares(capability string) bool {
 	return ok
 }
 
-// offers is declares, but an upstream that has not said anything may have the capability,
-// too.
+// offers is declares, but true for an upstream without a description, which may have the
+// capability.
 func (info serverInfo) offers(capability string) bool {
 	return info.result == nil || info.declares(capability)
 }
@@ -41,11 +40,11 @@ func (info serverInfo) declaresTasks() bool {
 
 // initialized handles an upstream's answer to initialize.
 func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
-	if answer.Error != nil || answer.Result[0] != '{' { // nothing can be asked of it
+	if answer.Error != nil || answer.Result[0] != '{' { // it cannot be used
 		u.s.mu.Lock()
 		defer u.s.mu.Unlock()
 		if !a.ended {
-			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and says which event that is
+			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and sends the event
 			a.own = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
 			conn := a.conn
 			time.AfterFunc(lastWords, func() { conn.Close() })
@@ -53,7 +52,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		return
 	}
 	u.note(answer.Result)
-	lists := u.s.listChanges.unannounced(u.shown) // now: the client's next list, which waits for this, ends what was announced
+	lists := u.s.listChanges.unannounced(u.shown) // now, because the client's next list waits for this, and acknowledges what was announced
 	u.s.mu.Lock()
 	u.dropLogged.Store(false)
 	u.missingLogged.Store(false)
@@ -67,7 +66,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.s.wg.Go(func() { u.catchUp.returned(a, lists) })
 }
 
-// note keeps what the upstream says of itself, in whatever era.
+// note stores an upstream's description, of either era.
 func (u *upstreamConn) note(result json.RawMessage) {
 	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
 	capabilities, err := jsonrpc.Member(result, "capabilities")
@@ -80,8 +79,8 @@ func (u *upstreamConn) note(result json.RawMessage) {
 	u.info.Store(&info)
 }
 
-// replayLocked sends the requests that bring a restarted upstream to where the
-// session had it: its log level and subscriptions. They come before all others.
+// replayLocked sends the requests that restore the session's state at a restarted upstream: its log
+// level and subscriptions. They precede all others.
 func (u *upstreamConn) replayLocked(a *attempt) {
 	request := func(method string, params json.RawMessage) {
 		c := u.newCall(a, method)
@@ -101,10 +100,10 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 	}
 }
 
-// introduced starts an upstream that introduces itself when it does.
+// introduced starts an upstream that describes itself in initialize, and returns the description.
 func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failure) {
 	u.s.mu.Lock()
-	a := u.attempt // which initialize began, and may have failed already
+	a := u.attempt // initialize began it, and it may have failed already
 	if a == nil || a.counted {
 		a = u.openLocked()
 	}
@@ -116,8 +115,8 @@ func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failur
 	return u.says().result, nil
 }
 
-// discover asks an upstream what it is and keeps that. It returns nil if there is
-// no answer that can be used, and if it is not there why.
+// discover asks an upstream for its description and stores it. It returns nil if there is no usable
+// answer, and a failure if the upstream is unreachable.
 func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
 	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
 	usable := err == nil && answer.Error == nil

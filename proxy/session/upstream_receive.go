@@ -10,15 +10,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// maxHeld bounds what is kept of one upstream until the client is ready.
+// maxHeld bounds the messages of one upstream that are kept until the client is ready.
 const maxHeld = 1024
 
-// An incoming is a message from an attempt's stream.
+// An incoming is a message from the stream of an attempt.
 type incoming struct {
 	a  *attempt
 	m  *jsonrpc.Message
-	of *peer.Call    // that it belongs to, or whose progress it is; nil if it does not say, or that is over
-	r  *peer.Request // that it is; nil for a notification
+	of *peer.Call    // the call to which it belongs; nil if it does not say, or the call is over
+	r  *peer.Request // the request itself; nil for a notification
 }
 
 // asked handles a request of the upstream. The modern era has none.
@@ -46,8 +46,8 @@ func (u *upstreamConn) notified(in incoming) {
 	}
 }
 
-// hold keeps what comes before the client is ready to hear it: what an upstream
-// sends may overtake our answer to initialize. What finds no room is refused.
+// hold keeps messages until the client is ready, because they could overtake our answer to
+// initialize. If there is no room, hold refuses them.
 func (u *upstreamConn) hold(in incoming) bool {
 	u.s.mu.Lock()
 	if u.s.handshake.ready && len(u.held) == 0 {
@@ -70,7 +70,7 @@ func (u *upstreamConn) hold(in incoming) bool {
 	return true
 }
 
-// release handles what was held, in order.
+// release handles the messages that were held, in order.
 func (u *upstreamConn) release() {
 	for {
 		u.s.mu.Lock()
@@ -82,7 +82,7 @@ func (u *upstreamConn) release() {
 		next := u.held[0]
 		u.s.mu.Unlock()
 		in := next
-		if in.of != nil && !in.of.Open() { // its call is over meanwhile
+		if in.of != nil && !in.of.Open() { // its call has ended meanwhile
 			in.of = nil
 		}
 		u.handle(in)
@@ -126,8 +126,7 @@ func (u *upstreamConn) handle(in incoming) {
 	}
 }
 
-// changed notes that the upstream changed a list, and tells the client if it may see any of
-// that.
+// changed notes that the upstream changed a list, and notifies the client if it may see any of it.
 func (u *upstreamConn) changed(k catalog.Kind) {
 	u.lists.changed(k)
 	if u.s.grant().SeesAny(kindOf(k), u.up.Name) {
@@ -135,14 +134,14 @@ func (u *upstreamConn) changed(k catalog.Kind) {
 	}
 }
 
-// pass hands a message on to the client, with edits to its params.
+// pass forwards a message to the client, with edits to its params.
 func (u *upstreamConn) pass(in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
 	out := u.exposed(in.m, n, edits...)
 	out.Related = in.related()
 	u.s.tell(out)
 }
 
-// related returns the client's request that a message belongs to; zero if it does not say.
+// related returns the client's request to which a message belongs; zero if it does not say.
 func (in incoming) related() (id jsonrpc.ID) {
 	if c := callOf(in.of); c != nil && c.request != nil {
 		return c.request.ID
@@ -150,8 +149,8 @@ func (in incoming) related() (id jsonrpc.ID) {
 	return id
 }
 
-// progress passes a progress notification on with the token that the client
-// chose. After the request was settled there is nobody to tell.
+// progress forwards a progress notification with the client's own token. It drops those of settled
+// requests.
 func (u *upstreamConn) progress(in incoming) {
 	notes := mcp.Read(in.m)
 	var token json.RawMessage
@@ -172,9 +171,8 @@ func (u *upstreamConn) progress(in incoming) {
 	u.pass(in, notes, jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
 }
 
-// exposed returns a copy of a message of the upstream with edits to its params made, and
-// with the client's name of the task that it is tied to. A task that the client runs has
-// the client's own name.
+// exposed returns a copy of a message of the upstream with edits to its params, and with the
+// client's name of the task to which it is tied. A task of the client keeps its name.
 func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
 		if u.s.clientTasks.get(id).conn == u {
@@ -187,8 +185,8 @@ func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrp
 	return &out
 }
 
-// handleModern passes a notification of an upstream of the modern era on, if it
-// belongs to a request of the client.
+// handleModern forwards a notification of an upstream of the modern era, if it belongs to a request
+// of the client.
 func (u *upstreamConn) handleModern(in incoming) {
 	switch m := in.m; m.Method {
 	case mcp.MethodProgress:
@@ -210,9 +208,8 @@ func (u *upstreamConn) handleModern(in incoming) {
 	}
 }
 
-// passModern hands a message on with the request of the client that it belongs to;
-// there is no other way for it. A log message goes only to one who has asked, with
-// the request, for its level.
+// passModern forwards a message with the client's request to which it belongs, and drops messages
+// without one. A log message needs a request that asks for its level.
 func (u *upstreamConn) passModern(in incoming) {
 	n := mcp.Read(in.m)
 	c := callOf(in.of)
@@ -223,7 +220,7 @@ func (u *upstreamConn) passModern(in incoming) {
 	u.pass(in, n)
 }
 
-// logs reports whether whoever made the call wants to hear a log message.
+// logs reports whether the client asked for a log message.
 func (r *request) logs(n *mcp.Notes) bool {
 	level, _ := n.Text(mcp.Key)
 	return n.Err(mcp.Key) == nil && r.level > 0 && slices.Index(mcp.LogLevels, level)+1 >= r.level
@@ -242,8 +239,8 @@ func receiverOf(in incoming) func(*jsonrpc.Message) {
 	return nil
 }
 
-// subscriptionCancelled handles an upstream's cancellation of a subscription, which is how
-// some end one.
+// subscriptionCancelled handles an upstream's cancellation of a subscription, which is how some end
+// it.
 func (u *upstreamConn) subscriptionCancelled(in incoming) {
 	id, _ := mcp.Read(in.m).ID(mcp.Key)
 	c := callOf(in.a.peer.Call(id))

@@ -13,21 +13,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// An upstream set is the upstreams that a session serves at one time in one era. It is
-// immutable: a change replaces it, and a call keeps the one that it began with.
+// An upstreamSet is the upstreams of a session at one time in one era. It is immutable: a change
+// replaces it, and a request keeps the one with which it began.
 type upstreamSet struct {
-	*configured  // that it is of
+	*configured  // its configuration
 	s            *session
 	era          mcp.Era
-	conns        []*upstreamConn // of the upstreams in the set
-	replaced     chan struct{}   // closed when there is a newer upstream set
-	several      bool            // there are others, which clients of this one do not see
+	conns        []*upstreamConn // one for each upstream
+	replaced     chan struct{}   // closed when there is a newer set
+	several      bool            // there are others, which the clients of this set do not see
 	byVisibility sync.Map        // *policy.Rule to *upstreamSet, see visibleTo
 }
 
-// only returns the sole upstream, nil if there are several, or may be since some are not
-// known yet. A sole upstream speaks for itself: what it says of itself passes, and so do
-// messages that nobody knows.
+// only returns the sole upstream, nil if there are several, or may be because some are unknown. A
+// sole upstream describes itself, and unknown messages from and to it are forwarded.
 func (set *upstreamSet) only() *upstreamConn {
 	if set.complete && len(set.conns) == 1 && !set.several {
 		return set.conns[0]
@@ -35,9 +34,9 @@ func (set *upstreamSet) only() *upstreamConn {
 	return nil
 }
 
-// unreached is the error for what only an upstream that is not known yet could have; nil
-// if all are known. It names the links to those, except links that policies hide: a client
-// that would not see an upstream of the link's name does not read that name either.
+// unreached returns the error for things that only an unknown upstream could have; nil if all are
+// known. It names the links, except those that policies hide: a client that would not see an
+// upstream with the link's name must not learn that name.
 func (set *upstreamSet) unreached(g *policy.Grant) *jsonrpc.Error {
 	if set.complete {
 		return nil
@@ -58,18 +57,18 @@ func (set *upstreamSet) unreached(g *policy.Grant) *jsonrpc.Error {
 	return end.Wire(jsonrpc.CodeInternalError, "", jsonrpc.NotSent)
 }
 
-// upstreamSets are those of a session.
+// upstreamSets are the upstream sets of a session.
 type upstreamSets struct {
 	s       *session
-	follows bool // they are all upstreams, as the router serves them; false: one for good
+	follows bool // serves all upstreams of the router; false: always one
 
-	// Only stored with changing held: a stored set is never older than the one before.
-	legacy   atomic.Pointer[upstreamSet] // never nil; the same from closing on
+	// Stored with changing held, so that no older set replaces a newer one.
+	legacy   atomic.Pointer[upstreamSet] // never nil; unchanged from closing on
 	modern   atomic.Pointer[upstreamSet] // nil before the first request of that era
 	changing sync.Mutex                  // may be taken with session.mu held
 }
 
-// hold makes the first set.
+// hold stores the first set.
 func (sets *upstreamSets) hold(c *configured) {
 	set := &upstreamSet{configured: c, s: sets.s, era: mcp.Legacy, replaced: make(chan struct{})}
 	for i := range c.upstreams {
@@ -78,8 +77,8 @@ func (sets *upstreamSets) hold(c *configured) {
 	sets.legacy.Store(set)
 }
 
-// of returns the upstream set of this moment. That of the modern era is made when it is
-// first needed: most sessions of the legacy era never do.
+// of returns the current upstream set. That of the modern era is created when it is first needed,
+// because most sessions of the legacy era never need it.
 func (sets *upstreamSets) of(era mcp.Era) *upstreamSet {
 	if era == mcp.Legacy {
 		return sets.legacy.Load()
@@ -110,15 +109,15 @@ func (sets *upstreamSets) conns() []*upstreamConn {
 	return conns
 }
 
-// follow makes the session serve what the router serves now. Upstreams that stay as they
-// are notice nothing. A session with one upstream follows that to another host alone.
+// follow makes the session serve the router's current upstreams. Unchanged upstreams are not
+// affected. A session with one upstream follows only that one, to another host.
 func (s *session) follow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase >= closing {
 		return
 	}
-	served := s.router.current() // under the lock: no older set replaces a newer one
+	served := s.router.current() // under the lock, so that no older set replaces a newer one
 	if !s.upstreams.follows {
 		held := s.upstreams.legacy.Load().conns[0].up
 		now := served.named(held.Name)
@@ -138,9 +137,8 @@ func (s *session) follow() {
 	}
 }
 
-// followLocked replaces an upstream set by one of what is served now. It hangs up upstreams
-// that are gone. It returns which upstream connections are new, and whether clients see
-// other upstreams or names.
+// followLocked replaces an upstream set by one of served, and hangs up removed upstreams. It
+// returns the new upstream connections, and whether clients see other upstreams or names.
 func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *configured) (added []*upstreamConn, differs bool) {
 	old := at.Load()
 	next := &upstreamSet{configured: served, s: sets.s, era: old.era, replaced: make(chan struct{})}
@@ -180,16 +178,16 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny)
 }
 
-// removeLocked hangs up an upstream that is no longer served. The end of its stream settles
-// what is in flight there. All concerns forget it.
+// removeLocked hangs up an upstream that is no longer served, which settles its calls, and makes
+// all concerns forget it.
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(jsonrpc.CauseChanged)
 	s.owners.forget(u)
 	s.views.forget(u.lists)
 }
 
-// relinked is called when the link to upstreams was lost and is back. What they offer may
-// have changed, and nobody has heard of it.
+// relinked is called when a lost link to upstreams is back. They may have changed without a
+// notification.
 func (s *session) relinked(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,8 +217,7 @@ func (s *session) relinked(names []string) {
 	}
 }
 
-// announce tells the client to ask for lists again, because of these upstreams or of some
-// that are gone.
+// announce notifies the client to list again, because of these upstreams or of removed ones.
 func (s *session) announce(conns []*upstreamConn) {
 	var upstreams []*shownLists
 	for _, u := range conns {
@@ -229,8 +226,7 @@ func (s *session) announce(conns []*upstreamConn) {
 	s.listChanges.announce(upstreams)
 }
 
-// reopen opens the stream to an upstream at which the client has subscriptions,
-// so that they are replayed.
+// reopen opens the stream to an upstream at which the client has subscriptions, to replay them.
 func (u *upstreamConn) reopen() {
 	timer := time.NewTimer(rand.N(reopenWithin))
 	defer timer.Stop()
