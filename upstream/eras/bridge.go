@@ -68,7 +68,7 @@ func (b *Bridge) account(id accountID) *account {
 	return a
 }
 
-// begun sets what accounts have in common.
+// begun initializes the lifetime of the accounts.
 func (b *Bridge) begun() {
 	var forced context.Context
 	forced, b.force = context.WithCancel(context.Background())

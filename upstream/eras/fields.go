@@ -12,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// What a modern result's resultType may be in the core protocol. None is the first.
+// Values of resultType in the core protocol. If it is absent, the first is meant.
 const (
 	resultComplete      = "complete"
 	resultInputRequired = "input_required"
@@ -20,14 +20,14 @@ const (
 
 var errNoObject = errors.New("not an object")
 
-// Values of _meta that belong to one hop, to be taken out.
+// The members of _meta that concern one hop, as values that remove them.
 var reserved = []jsonrpc.Value{
 	{Key: mcp.KeyVersion}, {Key: mcp.KeyClientInfo}, {Key: mcp.KeyCapabilities},
 	{Key: mcp.KeyLogLevel}, {Key: mcp.KeySubscription}, {Key: mcp.KeyServerInfo},
 }
 
-// StripReserved returns params, or a result, without the keys of _meta that say
-// something about one hop alone. Nil stays nil.
+// StripReserved returns params or a result without the keys of _meta that concern only one hop. Nil
+// stays nil.
 func StripReserved(object json.RawMessage) json.RawMessage {
 	if !hasMeta(object) {
 		return object
@@ -37,14 +37,13 @@ func StripReserved(object json.RawMessage) json.RawMessage {
 
 func hasMeta(object json.RawMessage) bool { return MayHave(object, "_meta") }
 
-// MayHave reports whether object may have a member. Its key can be written with
-// escapes.
+// MayHave reports whether object may have a member. Its key may have escapes.
 func MayHave(object json.RawMessage, key string) bool {
 	return bytes.Contains(object, []byte(key)) || bytes.Contains(object, []byte(`\u`))
 }
 
-// A modernResult is a result of a modern server with what matters of it found, in one
-// pass over its bytes.
+// A modernResult is a result of a modern server with the positions of its relevant members, found
+// in one pass.
 type modernResult struct {
 	text json.RawMessage
 	kind string // resultType; absent means complete
@@ -52,8 +51,7 @@ type modernResult struct {
 	resultType, ttl, scope, meta, content, structured jsonrpc.Span
 }
 
-// readModernResult reads a result. It is an error if its kind cannot be told for
-// certain.
+// readModernResult reads a result. It returns an error if the kind is ambiguous.
 func readModernResult(text json.RawMessage) (modernResult, error) {
 	r := modernResult{text: text, kind: resultComplete}
 	if len(text) == 0 || text[0] != '{' {
@@ -74,8 +72,8 @@ func readModernResult(text json.RawMessage) (modernResult, error) {
 	return r, nil
 }
 
-// toLegacy returns a complete result as a legacy client of a version knows it. What
-// the client would refuse, and with it the whole result, is made text or left out.
+// toLegacy returns a complete result for a legacy client of a version. Parts that would make the
+// client reject the whole result become text or are left out.
 func (r modernResult) toLegacy(method, version string) json.RawMessage {
 	edits := []memberEdit{{r.resultType, nil}}
 	if mcp.MethodOf(method).Cacheable {
@@ -97,7 +95,7 @@ func (r modernResult) toLegacy(method, version string) json.RawMessage {
 	return edited(r.text, edits...)
 }
 
-// each is the edit that makes of each element of an Array what fn makes of it.
+// each returns the edit that applies fn to each element of an array.
 func (r modernResult) each(key string, fn func(json.RawMessage) json.RawMessage) memberEdit {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(r.text, jsonrpc.Span{}, at[:], key) != nil {
@@ -106,13 +104,13 @@ func (r modernResult) each(key string, fn func(json.RawMessage) json.RawMessage)
 	return memberEdit{at[0], changed(at[0].Of(r.text), fn)}
 }
 
-// Versions that brought types of content.
+// The versions that introduced types of content.
 const (
 	audioSince = "2025-03-26"
 	linksSince = "2025-06-18"
 )
 
-// orNil makes an object without members nil, which takes it out.
+// orNil returns nil for an object without members, so that the member with it is removed.
 func orNil(object json.RawMessage) json.RawMessage {
 	if string(object) == "{}" {
 		return nil
@@ -120,8 +118,8 @@ func orNil(object json.RawMessage) json.RawMessage {
 	return object
 }
 
-// legacyContent returns what changes in the result of a tool. structuredContent was
-// an object before 2026-07-28. If no content says what it said, a text does.
+// legacyContent returns the edits to the result of a tool. Before 2026-07-28 structuredContent had
+// to be an object. If there is no other content, its text becomes the content.
 func (r modernResult) legacyContent(version string) []memberEdit {
 	var edits []memberEdit
 	content := r.content.Of(r.text)
@@ -142,8 +140,8 @@ func isEmptyArray(text json.RawMessage) bool {
 	return text != nil && text[0] == '[' && len(bytes.TrimSpace(text[1:len(text)-1])) == 0
 }
 
-// legacyTool returns a tool without an outputSchema that is not of objects: a
-// client that validates lists would refuse the list for that one tool.
+// legacyTool returns a tool without an outputSchema that is not for objects, because a client that
+// validates lists would reject the whole list.
 func legacyTool(tool json.RawMessage) json.RawMessage {
 	schema, err := jsonrpc.Member(tool, "outputSchema")
 	if err != nil || schema == nil {
@@ -155,8 +153,8 @@ func legacyTool(tool json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(tool, jsonrpc.Value{Key: "outputSchema"})
 }
 
-// legacyMessage returns a message of a prompt with its content as text if that is
-// newer than version.
+// legacyMessage returns a message of a prompt with its content as text if version does not know its
+// type.
 func legacyMessage(version string, message json.RawMessage) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(message, jsonrpc.Span{}, at[:], "content") != nil || at[0].IsZero() {
@@ -165,7 +163,7 @@ func legacyMessage(version string, message json.RawMessage) json.RawMessage {
 	return edited(message, memberEdit{at[0], legacyBlock(version, at[0].Of(message))})
 }
 
-// legacyBlock returns a content block as text if its type is newer than version.
+// legacyBlock returns a content block as text if version does not know its type.
 func legacyBlock(version string, block json.RawMessage) json.RawMessage {
 	var at [2]jsonrpc.Span
 	if jsonrpc.Find(block, jsonrpc.Span{}, at[:], "type", "uri") != nil {
@@ -185,8 +183,7 @@ func textBlock(text string) json.RawMessage {
 	return append(append([]byte(`{"type":"text","text":`), jsonrpc.Quote(text)...), '}')
 }
 
-// changed returns an Array with what fn makes of each element. What is no Array stays
-// as it is.
+// changed returns an array with fn applied to each element. It returns other values unchanged.
 func changed(list json.RawMessage, fn func(json.RawMessage) json.RawMessage) json.RawMessage {
 	elements, err := jsonrpc.Elements(list)
 	if err != nil {
@@ -209,8 +206,8 @@ func Array(elements ...json.RawMessage) json.RawMessage {
 	return append(out, ']')
 }
 
-// ToModernResult returns a legacy result as a complete modern one. Nothing is said
-// of how long it stays true, so that nobody keeps it. serverInfo may be nil.
+// ToModernResult returns a legacy result as a complete modern one, which must not be cached.
+// serverInfo may be nil.
 func ToModernResult(method string, result, serverInfo json.RawMessage) json.RawMessage {
 	values := []jsonrpc.Value{{Key: "resultType", Text: jsonrpc.Quote(resultComplete)}}
 	if mcp.MethodOf(method).Cacheable {
@@ -227,9 +224,9 @@ func ToModernResult(method string, result, serverInfo json.RawMessage) json.RawM
 	return jsonrpc.Set(result, append(values, jsonrpc.Value{Key: "_meta", Text: orNil(meta)})...)
 }
 
-// toLegacyError returns an error of a modern server as a legacy client knows it: a
-// resource that is not there has a code of its own, and codes that mean something in
-// the modern era alone are internal errors, with their message and data.
+// toLegacyError returns an error of a modern server for a legacy client: a missing resource has its
+// own code, and codes that only the modern era has become internal errors, with their message and
+// data.
 func toLegacyError(method string, text json.RawMessage) json.RawMessage {
 	e, ok := ReadError(text)
 	switch {
@@ -242,10 +239,9 @@ func toLegacyError(method string, text json.RawMessage) json.RawMessage {
 	return text
 }
 
-// ToModernError returns an error of a legacy server as a modern client knows it. A
-// code that has a meaning in the modern era alone is an internal error: a client
-// would begin to negotiate. Only a missing capability that is named means the same to
-// whoever writes it.
+// ToModernError returns an error of a legacy server for a modern client. Codes with a meaning only
+// in the modern era become internal errors, because they would make a client negotiate. Only a
+// missing capability that is named keeps its code.
 func ToModernError(text json.RawMessage) json.RawMessage {
 	e, ok := ReadError(text)
 	switch {
@@ -260,7 +256,7 @@ func ToModernError(text json.RawMessage) json.RawMessage {
 	return text
 }
 
-// A WireError is an error object with the code read.
+// A WireError is a parsed error object.
 type WireError struct {
 	Text          json.RawMessage
 	Code          int
@@ -281,24 +277,23 @@ func (e WireError) withCode(code int) json.RawMessage {
 	return jsonrpc.Replace(e.Text, jsonrpc.Edit{Span: e.at, With: strconv.AppendInt(nil, int64(code), 10)})
 }
 
-// namesCapability reports whether the data is what -32021 demands (2026-07-28
-// schema, MissingRequiredClientCapabilityError).
+// namesCapability reports whether the data is that of -32021 (2026-07-28 schema,
+// MissingRequiredClientCapabilityError).
 func (e WireError) namesCapability() bool {
 	required, err := jsonrpc.Member(e.Data, "requiredCapabilities")
 	return err == nil && required != nil && required[0] == '{'
 }
 
-// saysNotFound reports whether invalid params of resources/read are about a resource
-// that does not exist, which only words can tell (2026-07-28 server/resources).
+// saysNotFound reports whether invalid params of resources/read mean a missing resource, which only
+// the text tells (2026-07-28 server/resources).
 func (e WireError) saysNotFound() bool {
 	message, _ := jsonrpc.Unquote(e.Message)
 	words := strings.ToLower(message + string(e.Data))
 	return strings.Contains(words, "not found") || strings.Contains(words, "not_found")
 }
 
-// notTheFirst returns an error that answers a call which was sent before. If it says
-// that the request was not sent, the client must not take that for the whole call: what
-// came before may have had effects.
+// notTheFirst returns the error for a call that was sent before. If it says that the request was
+// not sent, that does not hold for the whole call: the earlier attempts may have had effects.
 func notTheFirst(text json.RawMessage) json.RawMessage {
 	var data [1]jsonrpc.Span
 	var at [2]jsonrpc.Span
@@ -310,10 +305,9 @@ func notTheFirst(text json.RawMessage) json.RawMessage {
 		jsonrpc.Edit{Span: at[1], With: []byte(`false`)})
 }
 
-// Capabilities returns capabilities, of a client or a server, as the other
-// era knows them. Tasks are different protocols in the two eras and stay behind.
-// Everything else has the same name and place in both; that goes for extensions, too:
-// the legacy versions let anybody add capabilities, and MCP Apps
+// Capabilities returns capabilities of a client or a server for the other era. It removes tasks,
+// which are different protocols in the two eras. Everything else has the same name and place in
+// both, including extensions: legacy versions allow additional capabilities, and MCP Apps
 // (io.modelcontextprotocol/ui) is negotiated there with 2025-11-25.
 func Capabilities(capabilities json.RawMessage) json.RawMessage {
 	extensions, _ := jsonrpc.Member(capabilities, "extensions")
@@ -323,20 +317,20 @@ func Capabilities(capabilities json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "tasks"}, jsonrpc.Value{Key: "extensions", Text: extensions})
 }
 
-// AbilitiesOf reads what a client can be asked: nothing, if that is ambiguous.
+// AbilitiesOf returns what servers may ask of a client: nothing, if that is ambiguous.
 func AbilitiesOf(capabilities json.RawMessage) mcp.Abilities {
 	can, _ := mcp.ReadAbilities(capabilities)
 	return can
 }
 
-// A memberEdit is what becomes of one member of an object.
+// A memberEdit changes one member of an object.
 type memberEdit struct {
-	at   jsonrpc.Span    // of its value, as [jsonrpc.Find] tells it; one that is zero is left out
-	with json.RawMessage // its new value; nil takes the member out
+	at   jsonrpc.Span    // of its value, as [jsonrpc.Find] returns it; a zero one is ignored
+	with json.RawMessage // its new value; nil removes the member
 }
 
-// edited returns an object with edits made, as [jsonrpc.Set] would, but without
-// another look at what does not change. The object is not written to.
+// edited returns an object with the edits made, like [jsonrpc.Set], but without reading the
+// unchanged parts again. It does not write to the object.
 func edited(object json.RawMessage, edits ...memberEdit) json.RawMessage {
 	slices.SortFunc(edits, func(a, b memberEdit) int { return a.at.Start - b.at.Start })
 	size := len(object)
@@ -362,15 +356,14 @@ func edited(object json.RawMessage, edits ...memberEdit) json.RawMessage {
 
 const space = " \t\r\n"
 
-// nameStart returns where the name of the value at start begins. It is a name that
-// Find was asked for, and so holds no quote.
+// nameStart returns the start of the name of the value at start. The name was passed to Find, so it
+// contains no quote.
 func nameStart(object []byte, start int) int {
 	end := bytes.LastIndexByte(object[:start], '"')
 	return bytes.LastIndexByte(object[:end], '"')
 }
 
-// afterComma returns where the next member begins after the value at end, or end if
-// there is none.
+// afterComma returns the start of the member after the value at end, or end if there is none.
 func afterComma(object []byte, end int) int {
 	rest := bytes.TrimLeft(object[end:], space)
 	if rest[0] != ',' {

@@ -62,7 +62,7 @@ func newLegacy(upstream string, log *slog.Logger) *legacy {
 	return l
 }
 
-// clientLeft is an end that began on the client's side.
+// A clientLeft is an end on the client's side.
 type clientLeft struct{ error }
 
 // serve runs the stream to its end. The first cause wins.
@@ -151,7 +151,7 @@ func (l *legacy) askLocked(method string, params json.RawMessage, answered func(
 		}
 	}
 	text, _, err := stamped(params, l.stamp, c.ID)
-	if err != nil { // it is this side that wrote them
+	if err != nil { // they are our own
 		text = params
 	}
 	_ = c.Send(&jsonrpc.Message{Params: text})
@@ -301,7 +301,7 @@ func (l *legacy) request(r *peer.Request) {
 	switch r.Method {
 	case mcp.MethodInitialize:
 		l.initialize(r)
-	case mcp.MethodPing: // is about this hop alone
+	case mcp.MethodPing: // it concerns only this hop
 		r.Respond(&jsonrpc.Message{Result: noResult})
 	case mcp.MethodSetLevel:
 		l.setLevel(r)

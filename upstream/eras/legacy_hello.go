@@ -74,8 +74,8 @@ func speaksModern(versions json.RawMessage) bool {
 	})
 }
 
-// unsaidLevel is what a client hears that never sets a level: a legacy server decides
-// then, and most say what is worth saying; a modern one says nothing unless it is asked.
+// unsaidLevel is the log level of clients that set none. A legacy server would choose one itself; a
+// modern one sends nothing unless asked.
 const unsaidLevel = "info"
 
 // stamp returns the members of _meta that each modern request of the client carries. The bytes must not be written

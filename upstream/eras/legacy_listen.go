@@ -64,7 +64,8 @@ func (l *legacy) listenOf(m *jsonrpc.Message, of *peer.Call) *listen {
 	return ln
 }
 
-// againLocked has fn listen again after ln has ended. The pause grows with each listen that does not last.
+// againLocked calls fn to listen again after ln has ended. The pause grows with each listen that
+// does not last.
 func (ln *listen) againLocked(l *legacy, r *timers.Retry, fn func()) {
 	if ln.acked && time.Since(ln.since) > healthy {
 		r.Reset()

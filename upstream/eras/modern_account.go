@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxSessions = 32       // of one key on one upstream; beyond, the longest idle one is ended, or see minSuspended
+	maxSessions = 32       // of one key on one upstream; beyond that, one is ended to make room, see spareLocked
 	maxSpelled  = 64       // remembered spellings of capabilities
 	maxKept     = 64 << 20 // bytes of answers to suspended calls of one key on one upstream; further answers become errors
 
@@ -31,7 +31,7 @@ const (
 	minSuspended = 30 * time.Second
 )
 
-// A lifetime is what all accounts of a Bridge have in common: its settings and its end.
+// A lifetime is the part of a Bridge that its accounts use: its settings and its end.
 type lifetime struct {
 	// Static once there is an account.
 	open             func(upstream, key string) jsonrpc.Conn // opens a legacy stream
@@ -40,7 +40,7 @@ type lifetime struct {
 	logger           func() *slog.Logger
 	forget           func(accountID) // forgets an account without uses, with mu held
 
-	asking sync.Map       // upstreams that send requests which do not say what they belong to
+	asking sync.Map       // upstreams whose requests do not name their call
 	timers timers.Set     // of all accounts
 	wg     sync.WaitGroup // sessions
 

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	replayFor        = 30 * time.Second // an answer, to a client that has lost it
-	maxStoredAnswers = 1024             // of one key on one upstream; a state of before is one of an unknown suspension
-	maxReplayBytes   = 4 << 20          // in them; beyond, the oldest answers are not kept
+	replayFor        = 30 * time.Second // how long an answer is repeated to a client that has lost it
+	maxStoredAnswers = 1024             // of one key on one upstream; older states are those of unknown suspensions
+	maxReplayBytes   = 4 << 20          // in them; beyond, the oldest answers are dropped
 )
 
 // A stateUse is one use of a requestState, for one request with one input.
@@ -23,23 +23,22 @@ type stateUse struct {
 	responses [32]byte // hash
 }
 
-// A storedAnswer notes that a requestState was used, and for a moment what came of it: a
-// client whose connection is lost asks again (2026-07-28
-// basic/transports/streamable-http).
+// A storedAnswer records that a requestState was used, and for a while the answer: a client that
+// lost its connection asks again (2026-07-28 basic/transports/streamable-http).
 type storedAnswer struct {
 	stateUse
-	answer *jsonrpc.Message // without id; nil if there is none, or not any more
-	until  time.Time        // that the answer is given again
-	gone   bool             // it is none of its account any more
+	answer *jsonrpc.Message // without id; nil if there is none, or it was dropped
+	until  time.Time        // when the answer is dropped
+	gone   bool             // dropped from its account
 }
 
-// storedAnswers are those of an account, the oldest first. Guarded by account.mu.
+// storedAnswers are those of an account, oldest first. account.mu guards them.
 type storedAnswers struct {
 	all   []*storedAnswer
 	bytes int // of their answers
 }
 
-// find returns the storedAnswer of the state that is used, with whatever input.
+// find returns the storedAnswer for the state of a use, whatever its input was.
 func (rs *storedAnswers) find(u stateUse) *storedAnswer {
 	for _, rc := range rs.all {
 		if rc.state == u.state {
@@ -60,7 +59,7 @@ func (rs *storedAnswers) add(u stateUse) *storedAnswer {
 	return rc
 }
 
-// answered keeps an answer for a moment, if there is room.
+// answered stores an answer for replayFor, if there is room.
 func (rs *storedAnswers) answered(rc *storedAnswer, answer *jsonrpc.Message) {
 	now := time.Now()
 	size := answer.Size()
@@ -82,7 +81,7 @@ func (rs *storedAnswers) dropAnswer(rc *storedAnswer) {
 	}
 }
 
-// replay returns what a client hears that uses a state a second time.
+// replay returns the response to another use of a state.
 func (rc *storedAnswer) replay(u stateUse) *jsonrpc.Message {
 	switch {
 	case rc.digest != u.digest:
@@ -93,16 +92,15 @@ func (rc *storedAnswer) replay(u stateUse) *jsonrpc.Message {
 	return &jsonrpc.Message{Result: rc.answer.Result, Error: rc.answer.Error, Extra: rc.answer.Extra}
 }
 
-// maxCanonical bounds in bytes what is brought into canonical form, which takes much
-// longer than a hash.
+// maxCanonical bounds the bytes that are made canonical, which takes much longer than a hash.
 const maxCanonical = 64 << 10
 
-// digestOf returns a hash of what a request asks for. It is the same if the client
-// has written the request anew, unless that is long: then every byte counts.
+// digestOf returns a hash of a request's contents. It does not depend on formatting, unless the
+// request is long: then every byte counts.
 func digestOf(method string, params json.RawMessage) [32]byte {
 	var at [3]jsonrpc.Span
 	if jsonrpc.Find(params, jsonrpc.Span{}, at[:], "name", "uri", "arguments") != nil {
-		at = [3]jsonrpc.Span{{End: len(params)}} // it can be read in two ways: every byte counts
+		at = [3]jsonrpc.Span{{End: len(params)}} // ambiguous: every byte counts
 	}
 	text := append(binary.AppendUvarint(nil, uint64(len(method))), method...)
 	for _, span := range at {
@@ -112,8 +110,7 @@ func digestOf(method string, params json.RawMessage) [32]byte {
 	return sha256.Sum256(text)
 }
 
-// canonicalIfShort is canonical for text that is not too long for it. The rest stays as
-// it is.
+// canonicalIfShort is canonical for short text, and returns other text unchanged.
 func canonicalIfShort(text json.RawMessage) json.RawMessage {
 	if len(text) > maxCanonical {
 		return text
@@ -121,9 +118,8 @@ func canonicalIfShort(text json.RawMessage) json.RawMessage {
 	return canonical(text)
 }
 
-// canonical returns JSON text without white space, with the members of objects in
-// order. It is for comparing: numbers are kept as they are written, but of a key
-// that occurs twice only the last is.
+// canonical returns JSON text without white space and with sorted members, for comparison. Numbers
+// keep their spelling; of a duplicate key only the last remains.
 func canonical(text json.RawMessage) json.RawMessage {
 	if text == nil {
 		return nil

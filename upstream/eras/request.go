@@ -11,34 +11,33 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxCapabilities bounds the bytes of a client's capabilities; a request with more is
-// refused.
+// maxCapabilities bounds the bytes of a client's capabilities. Requests with more are refused.
 const maxCapabilities = 16 << 10
 
-// A Request is what a modern request says in its params besides what it asks.
+// A Request is the part of a modern request's params that does not belong to its method.
 type Request struct {
 	Capabilities, ClientInfo json.RawMessage
-	Token                    json.RawMessage // for progress; nil if it wants none
-	Level                    int             // of logs, as [mcp.ReadLevel] reads it
+	Token                    json.RawMessage // of progress; nil if the client wants none
+	Level                    int             // of log messages, as [mcp.ReadLevel] returns it
 	State, Input             json.RawMessage // requestState and inputResponses; nil if absent, the state also if null
 
-	meta    []byte       // what a legacy server gets of _meta, without the token and the closing brace
+	meta    []byte       // _meta for a legacy server, without the token and the closing brace
 	at      jsonrpc.Span // of _meta
-	foreign bool         // there are params that mean nothing, or something else, to a legacy server
+	foreign bool         // there are params that a legacy server does not know, or takes for something else
 }
 
 var (
 	noCapabilities = json.RawMessage(`{}`)
 
-	// hopKeys are what a legacy server gets nothing of in _meta.
+	// hopKeys are the members of _meta that are not sent to a legacy server.
 	hopKeys = append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})
 
-	// foreignKeys are what it gets nothing of in params, nor a modern one of a legacy client.
+	// foreignKeys are the params that are not sent to a legacy server, nor from a legacy client to
+	// a modern one.
 	foreignKeys = []jsonrpc.Value{{Key: "requestState"}, {Key: "inputResponses"}, {Key: "task"}}
 )
 
-// ReadRequest reads the notes of a request. It is an error if two readers of them could read two
-// things.
+// ReadRequest reads the notes of a request. It returns an error if they are ambiguous.
 func ReadRequest(n *mcp.Notes) (Request, error) {
 	r := Request{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
 		State: orAbsent(n.Raw(mcp.RequestState)), Input: n.Raw(mcp.Responses),
@@ -53,7 +52,7 @@ func ReadRequest(n *mcp.Notes) (Request, error) {
 	return r, r.readMeta(n)
 }
 
-// orAbsent makes null nil, as some write what they leave out.
+// orAbsent returns nil for null, which some clients write instead of omitting a member.
 func orAbsent(value json.RawMessage) json.RawMessage {
 	if string(value) == "null" {
 		return nil
@@ -61,8 +60,8 @@ func orAbsent(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// readMeta reads _meta: each key that means something here once, in one spelling. The
-// others stay as they are written.
+// readMeta reads the known keys of _meta, which must be unique and spelled exactly. It copies the
+// others unchanged.
 func (r *Request) readMeta(n *mcp.Notes) error {
 	claim, err := n.Claim()
 	meta := n.Raw(mcp.InMeta)
@@ -92,14 +91,13 @@ func isEmptyObject(text json.RawMessage) bool {
 	return text[0] == '{' && bytes.TrimLeft(text[1:], space)[0] == '}'
 }
 
-// LetGo keeps nothing of the request's bytes but what is small and needed while the
-// server is at it.
+// LetGo releases the request's bytes, except for small parts that are needed until the answer.
 func (r *Request) LetGo() {
 	*r = Request{Capabilities: bytes.Clone(r.Capabilities), Token: bytes.Clone(r.Token), Level: r.Level}
 }
 
-// LegacyParams returns the params for a legacy server. Its token for progress is n,
-// since the client's is another client's, too.
+// LegacyParams returns the params for a legacy server. The progress token is n, because clients may
+// use equal tokens.
 func (r *Request) LegacyParams(params json.RawMessage, n int64) json.RawMessage {
 	meta := r.meta
 	if r.Token != nil {
@@ -120,8 +118,8 @@ func (r *Request) LegacyParams(params json.RawMessage, n int64) json.RawMessage 
 	return params
 }
 
-// InputRequest returns a legacy server's request as an entry of inputRequests: without
-// what belongs to the legacy era.
+// InputRequest returns a legacy server's request as an entry of inputRequests, without members that
+// only the legacy era has.
 func InputRequest(method string, params json.RawMessage) json.RawMessage {
 	if params != nil {
 		if MayHave(params, "_meta") {

@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Completed is [ToModernResult] without a look at the result where that is not needed,
-// which can be large: one that holds none of the members to come gets them at its end.
+// Completed is [ToModernResult] for results that may be large: if the result has none of the
+// members to add, it appends them without reading the result.
 func Completed(method string, result, serverInfo json.RawMessage) json.RawMessage {
 	for _, key := range []string{"resultType", "ttlMs", "cacheScope", "_meta"} {
 		if MayHave(result, key) {
@@ -35,9 +35,9 @@ func Completed(method string, result, serverInfo json.RawMessage) json.RawMessag
 	return append(out, '}')
 }
 
-// WithoutTaskTools returns the result of a legacy tools/list without the tools that run as
-// tasks alone, which no modern client can call, and their names. What it says of tasks
-// that need not be stays, and means nothing.
+// WithoutTaskTools returns the result of a legacy tools/list without the tools that run only as
+// tasks, which no modern client can call, and their names. It keeps the taskSupport of other tools,
+// which modern clients ignore.
 func WithoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
 	var at [1]jsonrpc.Span
 	if !MayHave(result, "taskSupport") || jsonrpc.Find(result, jsonrpc.Span{}, at[:], "tools") != nil {
@@ -65,7 +65,7 @@ func WithoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: Array(tools...)}), left
 }
 
-// A change is a notification about a list.
+// A change is a list_changed notification.
 type change struct{ capability, filter, method string }
 
 // changes are in the order of mcp.Filter.
@@ -75,7 +75,7 @@ var changes = []change{
 	{"resources", "resourcesListChanged", mcp.MethodResourcesChanged},
 }
 
-// declaredChanges returns the changes that a server's capabilities promise.
+// declaredChanges returns the changes that a server's capabilities declare.
 func declaredChanges(capabilities json.RawMessage) []change {
 	var declared []change
 	for _, c := range changes {
@@ -87,18 +87,17 @@ func declaredChanges(capabilities json.RawMessage) []change {
 	return declared
 }
 
-// A Welcome is what a legacy server says of itself, as modern clients are told.
+// A Welcome is a legacy server's result of initialize, for modern clients.
 type Welcome struct {
 	Info     json.RawMessage // serverInfo
 	Discover json.RawMessage // the result of server/discover
 	Logs     bool            // it declares logging
 
-	Lists     [4]bool // whose changes it can notify of, as in mcp.Filter
+	Lists     [4]bool // lists whose changes it declares, as in mcp.Filter
 	Subscribe bool
 }
 
-// ReadWelcome reads the result of initialize; false if it is none that a legacy
-// client could live with.
+// ReadWelcome reads the result of initialize; false if a legacy client would reject it.
 func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
 	if len(result) == 0 || result[0] != '{' {
 		return w, false
@@ -133,7 +132,7 @@ func isSet(capabilities json.RawMessage, name, key string) bool {
 	return string(value) == "true"
 }
 
-// What a server hears of a request that nobody is asked.
+// Errors for requests of a server that no client is asked.
 var (
 	errNoCall      = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "no call is in progress that the request could belong to"}
 	errCannotAsk   = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the client cannot be asked during this request"}
@@ -145,7 +144,7 @@ var (
 // Reasons why a requestState is refused, in the data of the error.
 const (
 	stateInvalid = "request_state_invalid" // of another request
-	stateExpired = "request_state_expired" // too old, of a program that has ended, forged, or another's
+	stateExpired = "request_state_expired" // expired, of another process, forged, or another client's
 	stateUsed    = "request_state_used"
 )
 

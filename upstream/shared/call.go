@@ -115,7 +115,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 		m = listenResult(c, m)
 	case s.modern != nil && becameTask(m):
 		s.mu.Lock()
-		s.gaveUpLocked(c.member, c) // the server is still at it
+		s.gaveUpLocked(c.member, c) // the server still works on it
 		s.mu.Unlock()
 	}
 	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {
@@ -128,7 +128,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 
 // becameTask reports whether a modern server continues a call as a task.
 func becameTask(answer *jsonrpc.Message) bool {
-	if !bytes.Contains(answer.Result, []byte(`"task"`)) { // most results, and large ones
+	if !bytes.Contains(answer.Result, []byte(`"task"`)) { // most results lack it, and some are large
 		return false
 	}
 	kind, _ := jsonrpc.Member(answer.Result, "resultType")

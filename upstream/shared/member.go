@@ -21,11 +21,10 @@ const (
 	// not wait for it, and dropped messages could not be reported.
 	maxOut = 8192
 
-	// flushTime is how long a client may take to read what the server had said
-	// before it ended.
+	// flushTime is how long a client may take to read its messages after the server has ended.
 	flushTime = 5 * time.Second
 
-	// maxMemberCalls bounds the calls of one client. Those beyond are refused.
+	// maxMemberCalls bounds the calls of one client. More are refused.
 	maxMemberCalls = 4096
 
 	// These bound what one client may have queued for the server. When the queue is full the

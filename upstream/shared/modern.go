@@ -15,7 +15,7 @@ import (
 // modernIdle is how long a modern server runs without a stream. Ending it loses nothing, since it has no sessions.
 const modernIdle = time.Minute
 
-// ErrTried is the end of a server that has not said that it speaks the era.
+// ErrTried is the end of a server on trial that turned out not to speak the era.
 var ErrTried = errors.New("it does not speak this era")
 
 // A modernServer is the additional state of a session in the modern era. All streams of an upstream share one

@@ -52,7 +52,7 @@ type sharedSession struct {
 	up        Upstream
 	log       *slog.Logger
 	ambiguous func(upstream string) // nil for none
-	forced    context.Context       // done: no wait goes on
+	forced    context.Context       // done when all sessions end by force
 	near      *jsonrpc.PipeConn
 	server    *peer.Peer
 	modern    *modernServer // nil in the legacy era
@@ -72,7 +72,7 @@ type sharedSession struct {
 	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor
 	dropped  int                  // messages that could concern any of several clients
 	cause    jsonrpc.Cause        // of an end that this side began; zero before
-	otherEra bool                 // it ends since the server speaks the other era
+	otherEra bool                 // it ends because the server speaks the other era
 	over     bool
 }
 
@@ -162,9 +162,9 @@ func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequ
 	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session has ended, so have all waiting requests
 }
 
-// initialize makes the first call of a legacy session. It declares everything that any client may support;
-// [member.refuses] checks each client. Tasks are not declared: a
-// request of the server about one could not be attributed to a client.
+// initialize makes the first call of a legacy session. It declares everything that any client may
+// support; [member.refuses] checks each client. It does not declare tasks, because a server's
+// request about one could not be attributed to a client.
 func (s *sharedSession) initialize(then func(answer *jsonrpc.Message)) {
 	const all = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 	s.ask(mcp.MethodInitialize, mcp.InitializeParams([]byte(all), nil), queuedRequest{}, then)
@@ -284,7 +284,7 @@ func (s *sharedSession) leftLocked(m *member) {
 	}
 }
 
-// Principals are none, one, or several. The several need not be known by name.
+// principals are none, one, or several principals, of which only the first is known by name.
 type principals struct {
 	one     string // the first; "" for none
 	several bool
@@ -292,7 +292,7 @@ type principals struct {
 
 func (p *principals) add(who string) {
 	switch {
-	case who == "" || who == p.one: // "" is no client
+	case who == "" || who == p.one: // "" stands for no client
 	case p.one == "":
 		p.one = who
 	default:

@@ -29,14 +29,14 @@ type task[H comparable] struct {
 	ended bool
 }
 
-// Tasks are the tasks of all clients (H) of a session. The session's lock guards them.
+// tasks are the tasks of all clients (H) of a session. The session's lock guards them.
 type tasks[H comparable] struct {
 	byID    map[string]*task[H]
 	byToken map[int64]*task[H] // until the task ends (2025-11-25 basic/utilities/tasks)
 	held    map[H]*heldTasks[H]
 }
 
-// HeldTasks are the tasks and cursors of one client.
+// heldTasks are the tasks and cursors of one client.
 type heldTasks[H comparable] struct {
 	all     []*task[H] // oldest first
 	running int        // tasks in all that have not ended
@@ -48,7 +48,7 @@ type heldTasks[H comparable] struct {
 	last    int                        // the last cursor
 }
 
-// of returns what a client has.
+// of returns the heldTasks of a client.
 func (ts *tasks[H]) of(by H) *heldTasks[H] {
 	h := ts.held[by]
 	if h == nil {
@@ -100,7 +100,7 @@ func (ts *tasks[H]) owns(by H, id string) bool {
 
 func (ts *tasks[H]) running(by H) bool { return ts.held[by] != nil && ts.held[by].running > 0 }
 
-// leave forgets what a client has, and returns the ids of its tasks that have not ended.
+// leave forgets a client, and returns the ids of its tasks that have not ended.
 func (ts *tasks[H]) leave(by H) (running []json.RawMessage) {
 	h := ts.held[by]
 	if h == nil {
@@ -116,7 +116,7 @@ func (ts *tasks[H]) leave(by H) (running []json.RawMessage) {
 	return running
 }
 
-// cursor returns the server's cursor that a client's stands for; nil if there is none.
+// cursor returns the server's cursor for one of ours; nil if there is none.
 func (ts *tasks[H]) cursor(by H, ours string) json.RawMessage {
 	if h := ts.held[by]; h != nil {
 		return h.cursors[ours]
@@ -178,8 +178,8 @@ func readTask(task json.RawMessage) (raw json.RawMessage, id string, ended bool)
 	return raw, id, status == "completed" || status == "failed" || status == "cancelled"
 }
 
-// relatedTask returns the task that a message names in its _meta; "" for none. It fails if two
-// readers of _meta could read different values.
+// relatedTask returns the task that a message names in its _meta; "" for none. It returns an error
+// if _meta is ambiguous.
 func relatedTask(notes *mcp.Notes) (string, error) {
 	err := notes.Err(mcp.InMeta, mcp.Token, mcp.RelatedTask, mcp.RelatedTaskID)
 	if err != nil || !notes.Has(mcp.RelatedTask) {
@@ -194,8 +194,8 @@ func relatedTask(notes *mcp.Notes) (string, error) {
 
 func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
-// Elicitations are the clients (H) that were given each elicitation, by its elicitationId: "MUST only send the
-// notification to the client that initiated the elicitation request" (2025-11-25
+// elicitations are the clients (H) that were given each elicitation, by its elicitationId: "MUST
+// only send the notification to the client that initiated the elicitation request" (2025-11-25
 // client/elicitation). The session's lock guards them.
 type elicitations[H comparable] struct {
 	byID map[string]H
@@ -243,7 +243,7 @@ func elicitationsIn(err json.RawMessage) (ids []string) {
 	return ids
 }
 
-// textIn returns the JSON text of a member of an object, "" if it has none that can be read.
+// textIn returns the JSON text of a member of an object, "" if it is absent or ambiguous.
 func textIn(object json.RawMessage, key string) string {
 	value, err := jsonrpc.Member(object, key)
 	if err != nil {
