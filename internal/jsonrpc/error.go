@@ -131,12 +131,10 @@ func InvalidResponse(upstream, why string) *Error {
 // needs. all are those that a new token needs (RFC 6750 3.1).
 func InsufficientScope(all []string) *Error {
 	return &Error{CodeInternalError, "Insufficient scope: this needs " + strings.Join(all, " "),
-		scopeData{ErrorData{Reason: ReasonScope, Phase: NotSent}, all}}
-}
-
-type scopeData struct {
-	ErrorData
-	Scopes []string `json:"scopes"`
+		struct {
+			ErrorData
+			Scopes []string `json:"scopes"`
+		}{ErrorData{Reason: ReasonScope, Phase: NotSent}, all}}
 }
 
 // An InvalidError is one unusable message. The Conn whose Recv returned it continues.

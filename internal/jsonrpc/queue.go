@@ -26,22 +26,14 @@ type Queue struct {
 	hold       Class
 	waiting    int // goroutines in Wait
 
-	state    queueState
-	err      error // of Finish or Close
+	err      error // of Finish or Close; nil: it takes messages
+	closed   bool  // by Close: nothing is sent any more
 	paused   bool
 	conn     Conn // of Run; nil without one
 	within   time.Duration
 	lastSays func() []*Message
 	late     *time.Timer // closes conn if the last messages take too long
 }
-
-type queueState int // only moves forward
-
-const (
-	queueOpen      queueState = iota
-	queueFinishing            // takes no more; sends what is left
-	queueClosed
-)
 
 // A Queued is a message in a Queue.
 type Queued struct {
@@ -205,10 +197,10 @@ func (q *Queue) Drop(unwanted func(Queued) bool) {
 // last unless that is nil, and returns: then the Conn is to be closed or half-closed. Held messages
 // are not sent. If all that takes longer than within, Run's Conn is closed with err.
 func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) {
-	if q.state != queueOpen {
+	if q.err != nil {
 		return
 	}
-	q.state, q.err, q.within, q.lastSays, q.held = queueFinishing, Closed(err), within, last, nil
+	q.err, q.within, q.lastSays, q.held = Closed(err), within, last, nil
 	q.bound()
 	q.more.Broadcast()
 	q.room.Broadcast()
@@ -216,7 +208,7 @@ func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) 
 
 // bound starts the timer of the last messages, once there is a Conn and Finish was called.
 func (q *Queue) bound() {
-	if c := q.conn; c != nil && q.state == queueFinishing && q.late == nil {
+	if c := q.conn; c != nil && q.err != nil && !q.closed && q.late == nil {
 		cause := q.err
 		q.late = time.AfterFunc(q.within, func() { _ = CloseWith(c, cause) })
 	}
@@ -224,13 +216,13 @@ func (q *Queue) bound() {
 
 // Close drops everything and makes the Queue take no more. The first error counts.
 func (q *Queue) Close(err error) {
-	if q.state == queueClosed {
+	if q.closed {
 		return
 	}
 	if q.err == nil {
 		q.err = Closed(err)
 	}
-	q.state, q.line, q.held = queueClosed, nil, nil
+	q.closed, q.line, q.held = true, nil, nil
 	q.more.Broadcast()
 	q.room.Broadcast()
 }
@@ -347,12 +339,12 @@ func (q *Queue) send(c Conn) error {
 // finish sends the last messages, unless the Queue was closed or paused.
 func (q *Queue) finish(c Conn) error {
 	q.L.Lock()
-	state, paused, last := q.state, q.paused, q.lastSays
+	err, closed, paused, last := q.err, q.closed, q.paused, q.lastSays
 	q.L.Unlock()
 	switch {
-	case state == queueClosed:
-		return q.err // which does not change any more
-	case state == queueOpen || paused:
+	case closed:
+		return err
+	case err == nil || paused:
 		return nil
 	case last == nil: // whoever closes the Conn may have a cause to send
 		return nil
