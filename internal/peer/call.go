@@ -78,8 +78,8 @@ func (c *Call) Leave() bool {
 		return false
 	}
 	c.sent, c.p.lastSent = true, max(c.p.lastSent, c.n)
-	if w := c.p.o.Watch; w != nil {
-		w.Sent(c)
+	if sent := c.p.o.Sent; sent != nil {
+		sent(c)
 	}
 	return true
 }
@@ -154,7 +154,7 @@ func (c *Call) tellLocked(m *jsonrpc.Message) {
 	c.p.out.Force(jsonrpc.Queued{Message: m}) // their number is bounded by that of calls
 }
 
-// settle reports the end of a taken call to its Watcher and its Done.
+// settle reports the end of a taken call to Options.Over and its Done.
 func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
 	c.ends(answer, lost)
 	if c.Done != nil {
@@ -162,10 +162,10 @@ func (c *Call) settle(answer *jsonrpc.Message, lost *Lost) {
 	}
 }
 
-// ends reports the end of a taken call to the Watcher.
+// ends reports the end of a taken call to Options.Over.
 func (c *Call) ends(answer *jsonrpc.Message, lost *Lost) {
-	if w := c.p.o.Watch; w != nil && c.sent { // sent does not change any more
-		w.Over(c, answer, lost)
+	if over := c.p.o.Over; over != nil && c.sent { // sent does not change any more
+		over(c, answer, lost)
 	}
 }
 

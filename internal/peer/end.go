@@ -24,26 +24,20 @@ func (p *Peer) HalfClose(err error) {
 	p.out.Finish(err, math.MaxInt64, func() []*jsonrpc.Message { return nil })
 }
 
-// A drain is the argument of Drain.
-type drain struct {
-	cause  error
-	within time.Duration
-}
-
 // Drain refuses new requests from now on. When all open requests have been answered and the answers
 // written, for which within is the limit, the Conn ends with err as the cause.
 func (p *Peer) Drain(err error, within time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.drain == nil {
-		p.drain = &drain{err, within}
+		p.drain = func() { p.out.Finish(err, within, nil) }
 	}
 	p.drainedLocked()
 }
 
 func (p *Peer) drainedLocked() {
-	if d := p.drain; d != nil && p.requests.Len() == 0 && p.owed == 0 {
-		p.out.Finish(d.cause, d.within, nil)
+	if p.drain != nil && p.requests.Len() == 0 && p.owed == 0 {
+		p.drain()
 	}
 }
 

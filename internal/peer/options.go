@@ -56,7 +56,12 @@ type Options struct {
 	// nothing is sent, and answer is nil. If Refuse is nil, answer is sent.
 	Refuse func(r *Request, why error, answer *jsonrpc.Message) *jsonrpc.Message
 
-	Watch Watcher // of calls; nil for none
+	// Sent is called with the lock held when the write of a call begins.
+	Sent func(c *Call)
+
+	// Over is called when a sent call is over: with its response, or with the end of the Peer, or
+	// with neither if it was taken or cancelled.
+	Over func(c *Call, answer *jsonrpc.Message, lost *Lost)
 
 	// Minted holds the id of the newest call. Consecutive Peers may share it, so that no id is used
 	// for two calls. If it is nil the Peer has its own.
@@ -69,16 +74,6 @@ type Options struct {
 	Invalid    func(bad *jsonrpc.InvalidError)      // an unusable message; the pending caller has been answered
 	Dropped    func(why string, m *jsonrpc.Message) // a response that answers no open call
 	HalfClosed func()                               // the other side will send no more; nil: that is the end
-}
-
-// A Watcher is notified of calls.
-type Watcher interface {
-	// Sent is called with the lock held when the write of a call begins.
-	Sent(c *Call)
-
-	// Over is called when a sent call is over: with its response, or with the end of the Peer, or
-	// with neither if it was taken or cancelled.
-	Over(c *Call, answer *jsonrpc.Message, lost *Lost)
 }
 
 // DropDuplicates is an [Options.Refuse] that leaves a request whose id is in use unanswered,

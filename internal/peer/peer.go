@@ -63,9 +63,9 @@ type Peer struct {
 	calls    jsonrpc.Table[int64, *Call]
 	requests jsonrpc.Table[jsonrpc.ID, *Request]
 	out      *jsonrpc.Queue
-	lastSent int64 // id of the newest sent call
-	owed     int   // requests that were taken but not answered yet
-	drain    *drain
+	lastSent int64  // id of the newest sent call
+	owed     int    // requests that were taken but not answered yet
+	drain    func() // finishes the queue, once nothing is open; nil before Drain
 
 	halfClosed bool // this side sends no more, but still reads
 }

@@ -231,11 +231,8 @@ func (s *session) clientOf(r *request) string {
 	return r.client
 }
 
-// A watcher reports calls to upstreams.
-type watcher struct{}
-
-// Sent implements [peer.Watcher].
-func (watcher) Sent(pc *peer.Call) {
+// observeSent reports that a call to an upstream is being sent.
+func observeSent(pc *peer.Call) {
 	c := callOf(pc)
 	h := &c.conn.s.router.Hooks
 	if h.CallBegan == nil && h.CallEnded == nil && c.trace == nil {
@@ -250,8 +247,8 @@ func (watcher) Sent(pc *peer.Call) {
 	}
 }
 
-// Over implements [peer.Watcher].
-func (watcher) Over(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
+// observeOver reports that a call to an upstream is over.
+func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	c := callOf(pc)
 	s := c.conn.s
 	tell := s.router.Hooks.CallEnded
