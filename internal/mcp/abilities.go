@@ -55,16 +55,16 @@ func (can Abilities) Refuses(method string, params json.RawMessage) *jsonrpc.Err
 		able = can.Roots
 	case MethodSample:
 		if able = can.Sampling; able && !can.SamplingTools && wantsTools(params) {
-			return invalid("the client does not take tools")
+			return jsonrpc.InvalidParams("the client does not take tools")
 		}
 	case MethodElicit:
 		able = can.Form || can.URL
 		if able && !can.takesMode(params) {
-			return invalid("the client does not take this mode")
+			return jsonrpc.InvalidParams("the client does not take this mode")
 		}
 	}
 	if !able {
-		return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + method}
+		return jsonrpc.MethodNotFound(method)
 	}
 	return nil
 }

@@ -122,21 +122,17 @@ type Meta struct {
 func (m Meta) Check() *jsonrpc.Error {
 	switch {
 	case m.Version == "":
-		return invalid(`"_meta" has no valid "` + KeyVersion + `"`)
+		return jsonrpc.InvalidParams(`"_meta" has no valid "` + KeyVersion + `"`)
 	case len(m.Capabilities) == 0 || m.Capabilities[0] != '{':
-		return invalid(`"_meta" has no valid "` + KeyCapabilities + `"`)
+		return jsonrpc.InvalidParams(`"_meta" has no valid "` + KeyCapabilities + `"`)
 	case m.ClientInfo != nil && m.ClientInfo[0] != '{':
-		return invalid(`"` + KeyClientInfo + `" is not an object`)
+		return jsonrpc.InvalidParams(`"` + KeyClientInfo + `" is not an object`)
 	case m.LogLevel != nil && !isLogLevel(m.LogLevel):
-		return invalid(`"` + KeyLogLevel + `" is not a log level`)
+		return jsonrpc.InvalidParams(`"` + KeyLogLevel + `" is not a log level`)
 	case !slices.Contains(ModernVersions, m.Version):
 		return UnsupportedVersion(m.Version, Versions)
 	}
 	return nil
-}
-
-func invalid(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
 }
 
 // LogLevels are the severities of server/utilities/logging, in both eras, most verbose first.
@@ -157,23 +153,17 @@ func isLogLevel(raw json.RawMessage) bool {
 // UnsupportedVersion returns the error -32022, which lists the supported versions.
 func UnsupportedVersion(requested string, supported []string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
-		Data: versionData{supported, requested}}
-}
-
-type versionData struct {
-	Supported []string `json:"supported"`
-	Requested string   `json:"requested"`
+		Data: struct {
+			Supported []string `json:"supported"`
+			Requested string   `json:"requested"`
+		}{supported, requested}}
 }
 
 // MissingCapability returns the error -32021. required is a ClientCapabilities object:
 // {"elicitation":{}}.
 func MissingCapability(required json.RawMessage) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: CodeMissingCapability, Message: "Missing required client capability",
-		Data: capabilityData{required}}
-}
-
-type capabilityData struct {
-	Required json.RawMessage `json:"requiredCapabilities"`
+		Data: map[string]json.RawMessage{"requiredCapabilities": required}}
 }
 
 // SetMeta returns params or a result with members of its _meta set or removed, like [jsonrpc.Set].

@@ -11,11 +11,8 @@ import (
 // read only if traces are on, and so they are not Members.
 var traceKeys = []string{"traceparent", "tracestate", "baggage"}
 
-// A traced has their positions in params.
-type traced [3]jsonrpc.Span
-
-// traced finds them. It returns false if they are ambiguous.
-func (n *Notes) traced() (at traced, ok bool) {
+// traced returns their positions in params. It returns false if they are ambiguous.
+func (n *Notes) traced() (at [3]jsonrpc.Span, ok bool) {
 	if n.Err(InMeta) != nil {
 		return at, false
 	}
