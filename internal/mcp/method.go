@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
@@ -216,9 +215,6 @@ func MethodOf(name string) *Method {
 	}
 	return unknown
 }
-
-// MethodNames returns the names of all methods of the table.
-func MethodNames() []string { return slices.Sorted(maps.Keys(methodByName)) }
 
 // routesBy reports whether a member of the params decides the route of a message.
 func (row *Method) routesBy(m Member) bool {

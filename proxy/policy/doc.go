@@ -1,7 +1,7 @@
 // Package policy decides what a client may do. It takes rules and identities as values and returns decisions.
 //
-//	rules of a configuration ──New──► Policies ──For(identity)──► Grant ──Decide(kind, name)──► Decision
-//	                                     └─────────────────────────┴──Begin, Admit──► limits, by principal
+//	rules of a configuration ─Replace─► Policies ──For(identity)──► Grant ──Decide(kind, name)──► Decision
+//	                                       └─────────────────────────┴──Begin, Admit──► limits, by principal
 //
 // The first rule that matches a client decides alone. A client that no rule matches may do nothing. Without policies,
 // which is a nil Grant, everything is allowed and costs nothing.

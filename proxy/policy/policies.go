@@ -31,20 +31,8 @@ type ruleSet struct {
 // cleared.
 const maxGrants = 1024
 
-// New returns the policies of rules, nil without rules. Its error names the rule and the invalid glob.
-func New(rules []Rule) (*Policies, error) {
-	if len(rules) == 0 {
-		return nil, nil
-	}
-	p := new(Policies)
-	if _, err := p.Replace(rules); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
 // Replace replaces the rules; no rules allow everything. It returns the policies before, for comparison. If it fails,
-// with an error as of [New], it changes nothing.
+// with an error that names the rule and the invalid glob, it changes nothing.
 func (p *Policies) Replace(rules []Rule) (before *Policies, err error) {
 	var next *ruleSet
 	if len(rules) > 0 {

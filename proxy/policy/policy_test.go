@@ -24,8 +24,11 @@ func policies(t testing.TB, rules ...Rule) *Policies {
 	for i := range rules {
 		rules[i].Key = fmt.Sprintf("policies[%d]", i)
 	}
-	p, err := New(rules)
-	if err != nil {
+	if len(rules) == 0 {
+		return nil
+	}
+	p := new(Policies)
+	if _, err := p.Replace(rules); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -172,7 +175,7 @@ func TestScopes(t *testing.T) {
 func TestBadGlobs(t *testing.T) {
 	for _, r := range []Rule{{Tools: Globs{Deny: []string{"["}}}, {Prompts: Globs{Allow: []string{`\`}}}, {Scopes: map[string][]string{"[": {"x"}}}} {
 		r.Key = "policies[3]"
-		if _, err := New([]Rule{r}); err == nil || !strings.Contains(err.Error(), "policies[3]") {
+		if _, err := new(Policies).Replace([]Rule{r}); err == nil || !strings.Contains(err.Error(), "policies[3]") {
 			t.Error(err)
 		}
 	}

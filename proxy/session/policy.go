@@ -41,8 +41,8 @@ func (s *session) grant() *policy.Grant {
 }
 
 // ReplacePolicies replaces the rules from the next request of every session on, and notifies
-// clients of the lists that change for them. If it fails, with an error of [policy.New], it changes
-// nothing.
+// clients of the lists that change for them. If it fails, as [policy.Policies.Replace] does, it
+// changes nothing.
 func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 	before, err := p.Policies.Replace(rules)
 	if err != nil {
