@@ -68,12 +68,12 @@ const mirrored = `{"name":%q,"inputSchema":{"type":"object","properties":{
 
 // Schemas of an upstream cannot fill the memory.
 func TestMirrorsAreBounded(t *testing.T) {
-	var ms mirrors
+	var table Table
 	long := strings.Repeat("n", 1000)
 	for i := range 3000 {
-		ms.add(fmt.Sprint(i, long), json.RawMessage(fmt.Sprintf(mirrored, long)))
+		table.addMirrors(fmt.Sprint(i, long), json.RawMessage(fmt.Sprintf(mirrored, long)))
 	}
-	if ms.bytes > maxMirrors || len(ms.of) < 100 || len(ms.of) > 1000 {
-		t.Errorf("%d tools, %d bytes", len(ms.of), ms.bytes)
+	if n := len(table.mirrors); table.mirrorBytes > maxMirrors || n < 100 || n > 1000 {
+		t.Errorf("%d tools, %d bytes", n, table.mirrorBytes)
 	}
 }

@@ -23,7 +23,9 @@ type Table struct {
 
 	names     map[string]*atomic.Value // by the upstream's own names, or URIs; see Kept
 	templates []*regexp.Regexp
-	mirrors   mirrors // of tools
+
+	mirrors     map[string][]mcp.Mirror // by tool, of the few that have any
+	mirrorBytes int                     // in mirrors, about
 }
 
 // A Digest identifies the contents of a list.
@@ -55,7 +57,7 @@ func Index(k Kind, elements []json.RawMessage, keep func(name string) bool) (t *
 				t.templates = append(t.templates, re)
 			}
 		case Tools:
-			t.mirrors.add(e.Name, raw)
+			t.addMirrors(e.Name, raw)
 		}
 	}
 	hash.Sum(t.Digest[:0])
@@ -79,7 +81,7 @@ func (t *Table) Mirrors(tool string) []mcp.Mirror {
 	if t == nil {
 		return nil
 	}
-	return t.mirrors.of[tool]
+	return t.mirrors[tool]
 }
 
 // resolve returns the upstream's own name for an exposed name.
@@ -160,4 +162,60 @@ func (e *Entry) exposed(prefix string) (string, json.RawMessage) {
 	}
 	name := Exposed(prefix, e.Name)
 	return name, jsonrpc.Replace(e.raw, jsonrpc.Edit{Span: e.at, With: jsonrpc.Quote(name)})
+}
+
+// Headers of a call repeat some parameters of its tool, for intermediaries that do not read bodies
+// (2026-07-28 server/tools, "x-mcp-header"). "Any server that processes the message body MUST
+// validate" that both agree.
+
+// maxMirrors bounds the bytes that a table uses for these parameters. Beyond it, tools are not
+// checked.
+const maxMirrors = 1 << 20
+
+// addMirrors adds the mirrored parameters of a listed tool. It ignores a tool with wrong annotations,
+// which would not be listed over HTTP.
+func (t *Table) addMirrors(name string, tool json.RawMessage) {
+	schema, err := jsonrpc.Member(tool, "inputSchema")
+	if err != nil {
+		return
+	}
+	found, err := mcp.Mirrors(schema)
+	size := sizeOf(name, found)
+	if err != nil || size == 0 || t.mirrorBytes+size > maxMirrors {
+		return
+	}
+	if t.mirrors == nil {
+		t.mirrors = make(map[string][]mcp.Mirror)
+	}
+	t.mirrors[name] = found
+	t.mirrorBytes += size
+}
+
+// sizeOf returns the approximate size of a tool's mirrors.
+func sizeOf(name string, found []mcp.Mirror) (size int) {
+	for _, m := range found {
+		size += 128 + len(name) + len(m.Header)
+		for _, key := range m.Path {
+			size += 16 + len(key)
+		}
+	}
+	return size
+}
+
+// Disagrees compares the headers of a call with its arguments. It returns the error for the
+// response, nil if they agree. It ignores headers that the tool does not define.
+func Disagrees(wanted []mcp.Mirror, headers map[string][]string, n *mcp.Notes) (*jsonrpc.Error, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	arguments, err := n.Raw(mcp.Arguments), n.Err(mcp.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range wanted {
+		if !m.Agrees(headers[strings.ToLower(m.Header)], arguments) {
+			return mcp.HeaderMismatch(m.Header), nil
+		}
+	}
+	return nil, nil
 }
