@@ -19,9 +19,9 @@ func interruptibleReader(f *os.File) io.ReadCloser {
 	if u := unblock(f); u != nil {
 		return u
 	}
-	r := &blockingReader{f: f, chunks: make(chan chunk), gone: make(chan struct{})}
-	go r.pump()
-	return r
+	r, w := io.Pipe()
+	go pumpInto(w, f)
+	return &blockingReader{r, f}
 }
 
 // interruptibleWriter returns f as a writer that Close unblocks. It owns f.
@@ -43,52 +43,18 @@ func canBeInterrupted(f *os.File) bool { return f.SetDeadline(time.Time{}) == ni
 
 // A blockingReader reads a file in its own goroutine.
 type blockingReader struct {
-	f      *os.File
-	chunks chan chunk    // from pump to Read; never closed
-	gone   chan struct{} // closed by Close
-	rest   []byte        // owned by Read
+	*io.PipeReader
+	f *os.File
 }
 
-type chunk struct {
-	data []byte
-	err  error
-}
-
-func (r *blockingReader) pump() {
-	for {
-		buf := make([]byte, 4<<10)
-		n, err := r.f.Read(buf)
-		select {
-		case r.chunks <- chunk{buf[:n], err}:
-		case <-r.gone:
-			return
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (r *blockingReader) Read(p []byte) (int, error) {
-	if len(r.rest) == 0 {
-		select {
-		case c := <-r.chunks:
-			if c.err != nil {
-				return 0, c.err
-			}
-			r.rest = c.data
-		case <-r.gone:
-			return 0, os.ErrClosed
-		}
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
+func pumpInto(w *io.PipeWriter, f *os.File) {
+	_, err := io.Copy(w, f)
+	w.CloseWithError(err)
 }
 
 // Close must be called once.
 func (r *blockingReader) Close() error {
-	close(r.gone)
+	r.PipeReader.Close()
 	return r.f.Close()
 }
 
