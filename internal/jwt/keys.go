@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/json"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
@@ -72,6 +74,15 @@ type PublicKey struct {
 
 // Gone reports whether the issuer has withdrawn the key. Its signatures are no longer valid.
 func (k *PublicKey) Gone() bool { return k.gone.Load() }
+
+// A header is what we read of a JOSE header.
+type header struct {
+	Algorithm jose.SignatureAlgorithm `json:"alg"`
+	KeyID     string                  `json:"kid"`
+	Type      string                  `json:"typ"`
+	Critical  json.RawMessage         `json:"crit"`
+	Plain     json.RawMessage         `json:"b64"`
+}
 
 // fits reports whether a token with this header can be signed with k.
 func (k *PublicKey) fits(h header) bool {
@@ -189,6 +200,9 @@ func (k *Keys) end() {
 		k.coming = nil
 	}
 }
+
+// ErrUnavailable means that the keys of a token's issuer could not be fetched so far. The token may be valid.
+var ErrUnavailable = errors.New("the keys of the token's issuer are unknown")
 
 // find returns the keys that may have signed a token. It fails with [ErrUnavailable] if no set was fetched yet.
 func (k *Keys) find(h header) (found []*PublicKey, err error) {

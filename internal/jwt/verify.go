@@ -3,7 +3,6 @@ package jwt
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -55,9 +54,6 @@ const (
 	TooEarly      Invalid = "the token is not valid yet"
 )
 
-// ErrUnavailable means that the keys of a token's issuer could not be fetched so far. The token may be valid.
-var ErrUnavailable = errors.New("the keys of the token's issuer are unknown")
-
 // Verify parses a token in compact serialization and verifies that one of the issuers has signed it, for one of its
 // audiences or for the requested resource, which is a URL of ours or "". It may wait for keys until ctx ends. Its error
 // is Invalid, [ErrUnavailable] or that of ctx.
@@ -94,15 +90,6 @@ func Verify(ctx context.Context, issuers []*Issuer, resource, text string) (*Tok
 		return nil, WrongType
 	}
 	return token, nil
-}
-
-// A header is what we read of a JOSE header.
-type header struct {
-	Algorithm jose.SignatureAlgorithm `json:"alg"`
-	KeyID     string                  `json:"kid"`
-	Type      string                  `json:"typ"`
-	Critical  json.RawMessage         `json:"crit"`
-	Plain     json.RawMessage         `json:"b64"`
 }
 
 // parse reads a token without verifying it. The JSON of the library is case-sensitive, and refuses duplicate members.
