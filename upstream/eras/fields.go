@@ -75,12 +75,12 @@ func readModernResult(text json.RawMessage) (modernResult, error) {
 // toLegacy returns a complete result for a legacy client of a version. Parts that would make the
 // client reject the whole result become text or are left out.
 func (r modernResult) toLegacy(method, version string) json.RawMessage {
-	edits := []memberEdit{{r.resultType, nil}}
+	edits := []jsonrpc.Edit{{Span: r.resultType}}
 	if mcp.MethodOf(method).Cacheable {
-		edits = append(edits, memberEdit{r.ttl, nil}, memberEdit{r.scope, nil})
+		edits = append(edits, jsonrpc.Edit{Span: r.ttl}, jsonrpc.Edit{Span: r.scope})
 	}
 	if !r.meta.IsZero() {
-		edits = append(edits, memberEdit{r.meta, orNil(jsonrpc.Set(r.meta.Of(r.text), reserved...))})
+		edits = append(edits, jsonrpc.Edit{Span: r.meta, With: orNil(jsonrpc.Set(r.meta.Of(r.text), reserved...))})
 	}
 	switch method {
 	case mcp.MethodToolsCall:
@@ -96,12 +96,12 @@ func (r modernResult) toLegacy(method, version string) json.RawMessage {
 }
 
 // each returns the edit that applies fn to each element of an array.
-func (r modernResult) each(key string, fn func(json.RawMessage) json.RawMessage) memberEdit {
+func (r modernResult) each(key string, fn func(json.RawMessage) json.RawMessage) jsonrpc.Edit {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(r.text, jsonrpc.Span{}, at[:], key) != nil {
-		return memberEdit{}
+		return jsonrpc.Edit{}
 	}
-	return memberEdit{at[0], changed(at[0].Of(r.text), fn)}
+	return jsonrpc.Edit{Span: at[0], With: changed(at[0].Of(r.text), fn)}
 }
 
 // The versions that introduced types of content.
@@ -120,20 +120,20 @@ func orNil(object json.RawMessage) json.RawMessage {
 
 // legacyContent returns the edits to the result of a tool. Before 2026-07-28 structuredContent had
 // to be an object. If there is no other content, its text becomes the content.
-func (r modernResult) legacyContent(version string) []memberEdit {
-	var edits []memberEdit
+func (r modernResult) legacyContent(version string) []jsonrpc.Edit {
+	var edits []jsonrpc.Edit
 	content := r.content.Of(r.text)
 	if version < linksSince {
 		blocks := changed(content, func(b json.RawMessage) json.RawMessage { return legacyBlock(version, b) })
-		edits = append(edits, memberEdit{r.content, blocks})
+		edits = append(edits, jsonrpc.Edit{Span: r.content, With: blocks})
 	}
 	if r.structured.IsZero() || r.text[r.structured.Start] == '{' {
 		return edits
 	}
 	if isEmptyArray(content) {
-		edits = []memberEdit{{r.content, Array(textBlock(string(r.structured.Of(r.text))))}}
+		edits = []jsonrpc.Edit{{Span: r.content, With: Array(textBlock(string(r.structured.Of(r.text))))}}
 	}
-	return append(edits, memberEdit{r.structured, nil})
+	return append(edits, jsonrpc.Edit{Span: r.structured})
 }
 
 func isEmptyArray(text json.RawMessage) bool {
@@ -160,7 +160,7 @@ func legacyMessage(version string, message json.RawMessage) json.RawMessage {
 	if jsonrpc.Find(message, jsonrpc.Span{}, at[:], "content") != nil || at[0].IsZero() {
 		return message
 	}
-	return edited(message, memberEdit{at[0], legacyBlock(version, at[0].Of(message))})
+	return edited(message, jsonrpc.Edit{Span: at[0], With: legacyBlock(version, at[0].Of(message))})
 }
 
 // legacyBlock returns a content block as text if version does not know its type.
@@ -323,30 +323,24 @@ func AbilitiesOf(capabilities json.RawMessage) mcp.Abilities {
 	return can
 }
 
-// A memberEdit changes one member of an object.
-type memberEdit struct {
-	at   jsonrpc.Span    // of its value, as [jsonrpc.Find] returns it; a zero one is ignored
-	with json.RawMessage // its new value; nil removes the member
-}
-
-// edited returns an object with the edits made, like [jsonrpc.Set], but without reading the
-// unchanged parts again. It does not write to the object.
-func edited(object json.RawMessage, edits ...memberEdit) json.RawMessage {
-	slices.SortFunc(edits, func(a, b memberEdit) int { return a.at.Start - b.at.Start })
+// edited returns an object with edits of its members made. It is like [jsonrpc.Replace], but an Edit
+// without With removes the member. It does not read the unchanged parts again.
+func edited(object json.RawMessage, edits ...jsonrpc.Edit) json.RawMessage {
+	slices.SortFunc(edits, func(a, b jsonrpc.Edit) int { return a.Start - b.Start })
 	size := len(object)
 	for _, e := range edits {
-		size += len(e.with)
+		size += len(e.With)
 	}
 	out, from := make([]byte, 0, size), 0
 	for _, e := range edits {
 		switch {
-		case e.at.IsZero():
-		case e.with != nil:
-			out = append(append(out, object[from:e.at.Start]...), e.with...)
-			from = e.at.End
+		case e.IsZero():
+		case e.With != nil:
+			out = append(append(out, object[from:e.Start]...), e.With...)
+			from = e.End
 		default:
-			out = append(out, object[from:nameStart(object, e.at.Start)]...)
-			if from = afterComma(object, e.at.End); from == e.at.End { // the last one
+			out = append(out, object[from:nameStart(object, e.Start)]...)
+			if from = afterComma(object, e.End); from == e.End { // the last one
 				out = bytes.TrimSuffix(bytes.TrimRight(out, space), []byte(","))
 			}
 		}

@@ -165,7 +165,7 @@ func FuzzEdited(f *testing.F) {
 			jsonrpc.Find(object, jsonrpc.Span{}, at[:], keys...) != nil || len(object) == 0 || object[0] != '{' {
 			return
 		}
-		var edits []memberEdit
+		var edits []jsonrpc.Edit
 		var values []jsonrpc.Value
 		for i, key := range keys {
 			var with json.RawMessage
@@ -173,7 +173,7 @@ func FuzzEdited(f *testing.F) {
 				with = json.RawMessage(`"new"`)
 			}
 			if what>>(2*i)&2 == 0 && !at[i].IsZero() {
-				edits, values = append(edits, memberEdit{at[i], with}), append(values, jsonrpc.Value{Key: key, Text: with})
+				edits, values = append(edits, jsonrpc.Edit{Span: at[i], With: with}), append(values, jsonrpc.Value{Key: key, Text: with})
 			}
 		}
 		var got, want map[string]json.RawMessage
@@ -202,7 +202,7 @@ func FuzzModernResult(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if in, err := readInput(m.Result); err == nil && in.state == nil && len(in.asks) == 0 && !strings.Contains(string(text), "inputRequests") &&
+		if state, asks, err := readInput(m.Result); err == nil && state == nil && len(asks) == 0 && !strings.Contains(string(text), "inputRequests") &&
 			!strings.Contains(string(text), `\u`) {
 			t.Errorf("%s asks for input", text)
 		}

@@ -49,12 +49,7 @@ type round struct {
 	missing   int               // number of answers
 }
 
-// An inputNeeded is a result that asks for input.
-type inputNeeded struct {
-	state json.RawMessage // nil if absent or null
-	asks  []inputRequest
-}
-
+// An inputRequest is one question of a result.
 type inputRequest struct {
 	key    string
 	method string
@@ -62,26 +57,26 @@ type inputRequest struct {
 	url    bool            // an elicitation in URL mode
 }
 
-// readInput reads a result that asks for input.
-func readInput(result json.RawMessage) (inputNeeded, error) {
+// readInput reads a result that asks for input: its requestState, nil if absent or null, and its questions.
+func readInput(result json.RawMessage) (state json.RawMessage, asks []inputRequest, err error) {
 	var at [2]jsonrpc.Span
 	if err := jsonrpc.Find(result, jsonrpc.Span{}, at[:], "inputRequests", "requestState"); err != nil {
-		return inputNeeded{}, err
+		return nil, nil, err
 	}
-	requests, in := orAbsent(at[0].Of(result)), inputNeeded{state: orAbsent(at[1].Of(result))}
-	if requests == nil && in.state == nil || in.state != nil && in.state[0] != '"' {
-		return in, errors.New("no input requests and no state")
+	requests, state := orAbsent(at[0].Of(result)), orAbsent(at[1].Of(result))
+	if requests == nil && state == nil || state != nil && state[0] != '"' {
+		return state, nil, errors.New("no input requests and no state")
 	}
 	if requests == nil {
-		return in, nil
+		return state, nil, nil
 	}
 	var bad error
-	err := jsonrpc.Each(requests, func(key string, value json.RawMessage) {
+	err = jsonrpc.Each(requests, func(key string, value json.RawMessage) {
 		ask, err := readInputRequest(key, value)
-		in.asks = append(in.asks, ask)
+		asks = append(asks, ask)
 		bad = errors.Join(bad, err)
 	})
-	return in, errors.Join(err, bad)
+	return state, asks, errors.Join(err, bad)
 }
 
 func readInputRequest(key string, value json.RawMessage) (inputRequest, error) {
@@ -108,30 +103,30 @@ func (ask inputRequest) isOf(can mcp.Abilities) bool {
 // inputRequired handles a result that asks for input. It asks the client, or sends the call again after a pause,
 // or fails the call before asking anything.
 func (l *legacy) inputRequired(c *legacyCall, result json.RawMessage) {
-	in, err := readInput(result)
+	state, asks, err := readInput(result)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !c.Open() || l.ended {
 		return
 	}
-	reason := l.refusalLocked(c, in)
+	reason := l.refusalLocked(c, state, asks)
 	if err != nil {
 		reason = failUnusable
 	}
 	switch {
 	case reason != "":
 		l.inputFailedLocked(c, reason)
-	case len(in.asks) == 0:
-		l.pauseLocked(c, in.state)
+	case len(asks) == 0:
+		l.pauseLocked(c, state)
 	default:
-		l.askClientLocked(c, in)
+		l.askClientLocked(c, state, asks)
 	}
 }
 
 // refusalLocked returns the reason why the client is not asked; "" if it is.
-func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
-	keys := make(map[string]bool, len(in.asks))
-	for _, ask := range in.asks {
+func (l *legacy) refusalLocked(c *legacyCall, state json.RawMessage, asks []inputRequest) string {
+	keys := make(map[string]bool, len(asks))
+	for _, ask := range asks {
 		switch {
 		case keys[ask.key]:
 			return failUnusable
@@ -144,7 +139,7 @@ func (l *legacy) refusalLocked(c *legacyCall, in inputNeeded) string {
 	switch {
 	case c.rounds >= maxRetries:
 		return failRounds
-	case len(in.asks) > maxAsked, len(in.state) > maxState, open+len(in.asks) > maxOpenQuestions:
+	case len(asks) > maxAsked, len(state) > maxState, open+len(asks) > maxOpenQuestions:
 		return failTooMany
 	}
 	return ""
@@ -178,10 +173,10 @@ func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
 
 // askClientLocked sends all questions of a result to the client, unchanged except that elicitations by URL get an
 // id, which legacy versions require.
-func (l *legacy) askClientLocked(c *legacyCall, in inputNeeded) {
+func (l *legacy) askClientLocked(c *legacyCall, state json.RawMessage, asks []inputRequest) {
 	c.empty = 0
-	c.round = &round{state: in.state, answers: make([]json.RawMessage, len(in.asks)), missing: len(in.asks)}
-	for i, ask := range in.asks {
+	c.round = &round{state: state, answers: make([]json.RawMessage, len(asks)), missing: len(asks)}
+	for i, ask := range asks {
 		params := ask.params
 		if ask.url {
 			params = jsonrpc.Set(params, jsonrpc.Value{Key: "elicitationId", Text: jsonrpc.Quote(rand.Text())})

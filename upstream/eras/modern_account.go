@@ -222,32 +222,6 @@ func (a *account) longestIdleLocked() (idle *legacySession) {
 	return idle
 }
 
-// giveUpOldestLocked ends the oldest suspended call for which some returns true, if it is old enough. It reports
-// whether there was one.
-func (a *account) giveUpOldestLocked(some func(*suspension) bool) bool {
-	var oldest *suspension
-	for _, p := range a.suspensions {
-		inUse := p.call != nil && p.call.state != suspended
-		if !inUse && time.Since(p.since) >= minSuspended && (oldest == nil || p.since.Before(oldest.since)) && some(p) {
-			oldest = p
-		}
-	}
-	if oldest != nil {
-		oldest.giveUp()
-	}
-	return oldest != nil
-}
-
-// suspendedLocked returns how many suspended calls the server has not answered.
-func (a *account) suspendedLocked() (n int) {
-	for _, p := range a.suspensions {
-		if p.isAtServer() && p.call.state == suspended {
-			n++
-		}
-	}
-	return n
-}
-
 // refusal returns the error for a request when no session can be opened.
 func (a *account) refusal() *jsonrpc.Message {
 	if a.life.isStopped() {

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -212,12 +213,7 @@ func (c *modernCall) drop(reason json.RawMessage, why *jsonrpc.Error) {
 
 // dismiss removes a call that was not sent.
 func (l *legacySession) dismiss(c *modernCall) {
-	for i, other := range l.waiting {
-		if other == c {
-			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
-			break
-		}
-	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(other *modernCall) bool { return other == c })
 	c.leaveSession()
 }
 
@@ -335,6 +331,32 @@ func (p *suspension) end(why *jsonrpc.Error) {
 func (p *suspension) giveUp() {
 	p.a.life.logger().Debug("suspended call ended early: others need its session", "upstream", p.a.id.upstream)
 	p.end(errNoInput)
+}
+
+// giveUpOldestLocked ends the oldest suspended call for which some returns true, if it is old enough. It reports
+// whether there was one.
+func (a *account) giveUpOldestLocked(some func(*suspension) bool) bool {
+	var oldest *suspension
+	for _, p := range a.suspensions {
+		inUse := p.call != nil && p.call.state != suspended
+		if !inUse && time.Since(p.since) >= minSuspended && (oldest == nil || p.since.Before(oldest.since)) && some(p) {
+			oldest = p
+		}
+	}
+	if oldest != nil {
+		oldest.giveUp()
+	}
+	return oldest != nil
+}
+
+// suspendedLocked returns how many suspended calls the server has not answered.
+func (a *account) suspendedLocked() (n int) {
+	for _, p := range a.suspensions {
+		if p.isAtServer() && p.call.state == suspended {
+			n++
+		}
+	}
+	return n
 }
 
 // gather waits for further requests of the server before the client is asked.

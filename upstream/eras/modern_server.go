@@ -269,13 +269,6 @@ func progressIn(params json.RawMessage) float64 {
 	return n
 }
 
-// A callLevel is the log level of a legacy server that modern clients use. account.mu guards it.
-type callLevel struct {
-	told    int  // the level that was sent last; zero for none
-	asking  bool // the server has not answered
-	refused bool
-}
-
 // levelWithin is how long calls wait for the answer to setLevel.
 const levelWithin = time.Second
 

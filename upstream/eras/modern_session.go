@@ -45,13 +45,18 @@ type legacySession struct {
 	waiting []*modernCall            // until initialize or setLevel is answered
 	calls   map[*modernCall]struct{} // forwarded, suspended, or cancelled recently
 	working int                      // number of calls, sent or waiting, that the server works on
-	level   callLevel
-	warned  bool // a request could not be attributed, and was logged
+	warned  bool                     // a request could not be attributed, and was logged
 	subs    mcp.Subscriptions[*modernListen]
 	listens map[*modernListen]struct{} // that use this session
 	began   time.Time                  // when initialize was answered
 	used    time.Time                  // last
 	idle    *timers.Timer              // runs until reap
+
+	level struct { // of the server's log messages
+		told    int  // the level that was sent last; zero for none
+		asking  bool // the server has not answered
+		refused bool
+	}
 
 	welcome Welcome // written once, before state is sessionReady
 }

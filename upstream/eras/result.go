@@ -150,11 +150,7 @@ const (
 
 // refusedState returns the error for a requestState that is not accepted.
 func refusedState(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: stateData{reason}}
-}
-
-type stateData struct {
-	Reason string `json:"reason"`
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: map[string]string{"reason": reason}}
 }
 
 var noResult = json.RawMessage(`{}`)
