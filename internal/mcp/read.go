@@ -159,6 +159,9 @@ func (n *Notes) Err(of ...Member) error {
 	return nil
 }
 
+// Missing returns the error for a member that must be a string.
+func Missing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
+
 // Claim returns what the message says in _meta about its version and its sender. It returns an
 // error if that is ambiguous.
 func (n *Notes) Claim() (Meta, error) {

@@ -228,7 +228,7 @@ func (s *sharedSession) taskCreated(c *memberCall, answer *jsonrpc.Message) {
 // cancelTask cancels a task without a client and ignores the answer.
 func (s *sharedSession) cancelTask(raw json.RawMessage) {
 	params := slices.Concat([]byte(`{"taskId":`), raw, []byte(`}`))
-	s.ask(mcp.MethodTasksCancel, params, queuedRequest{}, func(*jsonrpc.Message) {})
+	s.ask(mcp.MethodTasksCancel, params, func(*jsonrpc.Message) {})
 }
 
 // taskAnswered updates a task from the answer to tasks/get, tasks/result or tasks/cancel.

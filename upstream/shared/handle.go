@@ -106,7 +106,7 @@ func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
 	uri, ok := notes.Text(mcp.Key)
 	err := notes.Err(mcp.Key)
 	if err == nil && !ok {
-		err = errMissing("uri")
+		err = mcp.Missing("uri")
 	}
 	if err == nil {
 		err = m.checkMeta(notes)
@@ -131,7 +131,7 @@ func (m *member) subscribe(r *peer.Request, notes *mcp.Notes) {
 	}
 	m.waiting++
 	s.subs.Add(uri, mcp.Subscribing[*member]{
-		By: m, On: on, Params: bytes.Clone(r.Message.Params), Of: queuedRequest{m, r}, Wanted: r.Open,
+		By: m, On: on, Params: bytes.Clone(r.Message.Params), Of: r, Wanted: r.Open,
 		Done: func(answer *jsonrpc.Message) {
 			m.waiting--
 			if answer != nil {
@@ -146,8 +146,8 @@ func (s *sharedSession) askSub(method string, params json.RawMessage, op mcp.Sub
 	if op.By != nil {
 		op.By.sent.Store(true)
 	}
-	of, _ := op.Of.(queuedRequest)
-	s.ask(method, params, of, func(answer *jsonrpc.Message) {
+	r, _ := op.Of.(*peer.Request)
+	s.askFor(op.By, r, method, params, func(answer *jsonrpc.Message) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		answered(answer)
@@ -161,7 +161,7 @@ func (m *member) aboutTask(r *peer.Request, notes *mcp.Notes) {
 	err := notes.Err(mcp.Key)
 	switch {
 	case err == nil && !ok:
-		err = errMissing("taskId")
+		err = mcp.Missing("taskId")
 	case err == nil && !m.owns(id):
 		err = errUnknownTask
 	}

@@ -64,13 +64,6 @@ type member struct {
 	gaveUp  time.Time     // when it last abandoned a call
 }
 
-// A queuedRequest is a client's request that waits for an answer of the server. The zero value belongs to no
-// client.
-type queuedRequest struct {
-	m *member
-	r *peer.Request
-}
-
 func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger) *member {
 	m := &member{c: c, log: log, room: jsonrpc.Room{Messages: memberQueue, Bytes: memberQueueBytes}}
 	m.peer = peer.New(peer.Options{

@@ -39,6 +39,7 @@ type modernServer struct {
 	silence *timers.Timer // runs until server/discover is answered on trial
 	idle    *timers.Timer // runs while there is no member
 	retired bool          // accepts no more members, and ends
+	misfit  bool          // the session ends because the server speaks the other era
 }
 
 func newModernServer(up Upstream, trial bool) *modernServer {
@@ -203,7 +204,7 @@ const probeTime = 5 * time.Second
 // discover makes the first call of the modern era.
 func (s *sharedSession) discover() {
 	first := mcp.Discover(jsonrpc.ID{})
-	s.ask(mcp.MethodDiscover, first.Params, queuedRequest{}, s.discovered)
+	s.ask(mcp.MethodDiscover, first.Params, s.discovered)
 	if s.modern.trial.Load() {
 		s.modern.silence = s.timers.After(probeTime, s.insist)
 	}
@@ -234,7 +235,7 @@ func (s *sharedSession) discovered(answer *jsonrpc.Message) {
 		m.misread()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.otherEra = true
+		s.modern.misfit = true
 		s.retireLocked(jsonrpc.CauseStartFailed)
 	default:
 		if !mcp.DiscoversModern(answer) {

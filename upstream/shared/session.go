@@ -53,7 +53,6 @@ type sharedSession struct {
 	log       *slog.Logger
 	ambiguous func(upstream string) // nil for none
 	forced    context.Context       // done when all sessions end by force
-	near      *jsonrpc.PipeConn
 	server    *peer.Peer
 	modern    *modernServer // nil in the legacy era
 	timers    timers.Set
@@ -72,7 +71,6 @@ type sharedSession struct {
 	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor
 	dropped  int                  // messages that could concern any of several clients
 	cause    jsonrpc.Cause        // of an end that this side began; zero before
-	otherEra bool                 // it ends because the server speaks the other era
 	over     bool
 }
 
@@ -86,8 +84,8 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterWelcome
 }
 
-func newSharedSession(forced context.Context, up Upstream, log *slog.Logger, near *jsonrpc.PipeConn) *sharedSession {
-	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, near: near, members: make(map[*member]struct{})}
+func newSharedSession(forced context.Context, up Upstream, log *slog.Logger) *sharedSession {
+	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, members: make(map[*member]struct{})}
 	s.subs.Ask, s.level.ask = s.askSub, s.askLevel
 	s.server = peer.New(peer.Options{
 		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropDuplicates, Apart: true,
@@ -97,9 +95,9 @@ func newSharedSession(forced context.Context, up Upstream, log *slog.Logger, nea
 	return s
 }
 
-// run lives as long as the session.
-func (s *sharedSession) run() {
-	err := s.server.Run(context.Background(), s.near)
+// run serves near, the stream to the server, until it has ended.
+func (s *sharedSession) run(near jsonrpc.Conn) {
+	err := s.server.Run(context.Background(), near)
 	s.ended(err)
 	s.server.End(err)
 	s.timers.End()
@@ -132,7 +130,7 @@ func (s *sharedSession) ended(err error) {
 	if !s.cause.IsZero() && s.cause != end.Cause {
 		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == jsonrpc.CauseRefused
 	}
-	if s.otherEra {
+	if s.modern != nil && s.modern.misfit {
 		end.Err = mcp.ErrOtherEra
 	}
 	s.over = true
@@ -147,9 +145,14 @@ func (s *sharedSession) ended(err error) {
 // tell sends a message without waiting. There are never more than open calls and requests.
 func (s *sharedSession) tell(m *jsonrpc.Message) { s.server.SendIn(&s.own, m) }
 
-// ask makes a call of our own, on behalf of a client's request if of has one. It does not wait for room.
-func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequest, then func(answer *jsonrpc.Message)) {
-	c := &memberCall{Call: s.server.NewCall(method), member: of.m, request: of.r}
+// ask makes a call of our own. It does not wait for room.
+func (s *sharedSession) ask(method string, params json.RawMessage, then func(answer *jsonrpc.Message)) {
+	s.askFor(nil, nil, method, params, then)
+}
+
+// askFor is ask on behalf of a client's request; both are nil for none.
+func (s *sharedSession) askFor(m *member, r *peer.Request, method string, params json.RawMessage, then func(answer *jsonrpc.Message)) {
+	c := &memberCall{Call: s.server.NewCall(method), member: m, request: r}
 	c.Value, c.Room = c, &s.own
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil {
@@ -167,7 +170,7 @@ func (s *sharedSession) ask(method string, params json.RawMessage, of queuedRequ
 // request about one could not be attributed to a client.
 func (s *sharedSession) initialize(then func(answer *jsonrpc.Message)) {
 	const all = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
-	s.ask(mcp.MethodInitialize, mcp.InitializeParams([]byte(all), nil), queuedRequest{}, then)
+	s.ask(mcp.MethodInitialize, mcp.InitializeParams([]byte(all), nil), then)
 }
 
 // initialized handles the answer to initialize. If the server refuses, the session ends and counts as a failed
@@ -197,7 +200,7 @@ func (s *sharedSession) askLevel(wanted int) {
 			m.sent.Store(true)
 		}
 	}
-	s.ask(mcp.MethodSetLevel, mcp.LevelParams(wanted), queuedRequest{}, func(answer *jsonrpc.Message) {
+	s.ask(mcp.MethodSetLevel, mcp.LevelParams(wanted), func(answer *jsonrpc.Message) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.level.answered(wanted, answer)

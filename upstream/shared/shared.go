@@ -91,7 +91,7 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 		p.forced, p.force = context.WithCancel(context.Background())
 	}
 	near, far := jsonrpc.Pipe()
-	s = newSharedSession(p.forced, up, p.logger(), near)
+	s = newSharedSession(p.forced, up, p.logger())
 	s.ambiguous = p.Ambiguous
 	var onTrial func() bool
 	if era == mcp.Modern {
@@ -104,7 +104,7 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 	p.open[sessionID{up.Name, era}] = s
 	return s, func() {
 		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv returns it, too
-		p.wg.Go(s.run)
+		p.wg.Go(func() { s.run(near) })
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -187,12 +186,10 @@ func relatedTask(notes *mcp.Notes) (string, error) {
 	}
 	task, ok := notes.Text(mcp.RelatedTaskID)
 	if !ok {
-		return "", errMissing("taskId")
+		return "", mcp.Missing("taskId")
 	}
 	return task, nil
 }
-
-func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
 // elicitations are the clients (H) that were given each elicitation, by its elicitationId: "MUST
 // only send the notification to the client that initiated the elicitation request" (2025-11-25
