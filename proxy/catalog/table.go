@@ -148,12 +148,10 @@ func readEntry(k Kind, raw json.RawMessage) (Entry, error) {
 	}
 	name, ok := jsonrpc.Unquote(at[0].Of(raw))
 	if !ok {
-		return Entry{}, errMissing(k.Key())
+		return Entry{}, mcp.Missing(k.Key())
 	}
 	return Entry{name, at[0], raw}, nil
 }
-
-func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
 // exposed returns the name that clients see, and the element with that name.
 func (e *Entry) exposed(prefix string) (string, json.RawMessage) {

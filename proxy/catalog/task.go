@@ -100,7 +100,7 @@ func TaskID(result json.RawMessage) (string, error) {
 	raw, err := jsonrpc.Member(result, "taskId")
 	id, ok := jsonrpc.Unquote(raw)
 	if err == nil && !ok {
-		err = errMissing("taskId")
+		err = mcp.Missing("taskId")
 	}
 	return id, err
 }
