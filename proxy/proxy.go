@@ -111,7 +111,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 
 func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Router {
 	r := &session.Router{
-		Dialer:  dial,
+		Dial:    dial,
 		Naming:  catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto")),
 		Version: Version(),
 		ID:      rand.Text(),

@@ -38,7 +38,7 @@ func BenchmarkPolicies(b *testing.B) {
 }
 
 func benchmarkCall(b *testing.B, policies *policy.Policies, hooks observe.Hooks) {
-	p := &Router{Hooks: hooks, Policies: policies, Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dialer: DialFunc(
+	p := &Router{Hooks: hooks, Policies: policies, Upstreams: []Upstream{{Name: "files"}, {Name: "docs"}}, Dial: DialFunc(
 		func(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			go serveEcho(ours, name)

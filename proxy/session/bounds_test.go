@@ -30,7 +30,7 @@ func (c *slowConn) Send(m *jsonrpc.Message) error {
 // A drain lasts until the last answer is written, not only until it is queued.
 func TestD02_SlowReaderGetsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Router{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
+		p := &Router{Upstreams: []Upstream{{Name: "files"}}, Dial: DialFunc(func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			newPeer(t, ours, echo("files"))
 			return theirs, nil
@@ -97,7 +97,7 @@ func TestOverloadedStream(t *testing.T) {
 	inEras(t, &Router{}, []string{"full", "good"}, func(w *world) {
 		w.dial["full"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded}
 		dials := 0
-		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		w.proxy.Dial = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 			w.mu.Lock()
 			if upstream == "full" {
 				dials++
@@ -155,7 +155,7 @@ func (c *oddConn) Recv() (*jsonrpc.Message, error) {
 	return m, err
 }
 
-func oddUpstream(w *world, sendFails bool) Dialer {
+func oddUpstream(w *world, sendFails bool) DialFunc {
 	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		c, err := w.open(ctx, upstream, key, era)
 		return &oddConn{c.(*jsonrpc.PipeConn), sendFails}, err
@@ -165,7 +165,7 @@ func oddUpstream(w *world, sendFails bool) Dialer {
 // A stream on which only writing fails is ended, so that no call waits for ever.
 func TestD12_WriteFails(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = oddUpstream(w, true)
+		w.proxy.Dial = oddUpstream(w, true)
 		w.initialize()
 		w.client.say(call1)
 		w.client.want()
@@ -176,7 +176,7 @@ func TestD12_WriteFails(t *testing.T) {
 
 func TestD43_UnusableReply(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = oddUpstream(w, false)
+		w.proxy.Dial = oddUpstream(w, false)
 		w.initialize()
 		w.calls("files", "echo", 1, 3)
 		w.upstream("files").say(`{"jsonrpc":"2.0","method":"odd"}`)
@@ -502,7 +502,7 @@ func TestKeptIsBounded(t *testing.T) {
 			w.client.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/subscribe","params":{"uri":"x:%d%s","x":%q}}`, 10+i, i, large[:4<<10], large))
 		}
 		w.client.take()
-		if kept := s.kept.bytes.Load(); kept > maxKept || kept < maxKept/2 {
+		if kept := s.kept.Load(); kept > maxKept || kept < maxKept/2 {
 			t.Errorf("the session keeps %d bytes", kept)
 		}
 	})

@@ -262,7 +262,7 @@ func TestD18_CancelBeforeSent(t *testing.T) {
 		w.die("files", "exit status 0", true)
 		w.mu.Lock()
 		gate := make(chan struct{})
-		w.proxy.Dialer = gated(w, gate)
+		w.proxy.Dial = gated(w, gate)
 		w.mu.Unlock()
 		w.client.say(call1) // waits for the upstream to start
 		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
@@ -280,7 +280,7 @@ func TestD18_CancelBeforeSent(t *testing.T) {
 func TestD20_CancelInitialize(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		gate := make(chan struct{})
-		w.proxy.Dialer = gated(w, gate)
+		w.proxy.Dial = gated(w, gate)
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}`)
 		w.client.want()
@@ -293,7 +293,7 @@ func TestD20_CancelInitialize(t *testing.T) {
 
 func TestD21_ClientClosesDuringInitialize(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = DialFunc(func(ctx context.Context, u, k string, era mcp.Era) (jsonrpc.Conn, error) {
+		w.proxy.Dial = DialFunc(func(ctx context.Context, u, k string, era mcp.Era) (jsonrpc.Conn, error) {
 			c, err := w.open(ctx, u, k, era)
 			w.conns[u][0].mute()
 			return c, err
@@ -508,7 +508,7 @@ func TestOverload(t *testing.T) {
 func TestD02_LastNotificationArrives(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		gate := make(chan struct{})
-		w.proxy.Dialer = gated(w, gate)
+		w.proxy.Dial = gated(w, gate)
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
 		w.client.say(`{"jsonrpc":"2.0","method":"vendor/save"}`)
 		synctest.Wait()

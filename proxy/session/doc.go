@@ -12,7 +12,7 @@
 // Forward joins a request of the client with its call to an upstream, and a server request with its
 // call to the client.
 //
-// A [Router] serves clients: give it Upstreams and a Dialer, and call Serve with each client's
+// A [Router] serves clients: give it Upstreams and a DialFunc, and call Serve with each client's
 // Conn. A session has an upstreamConn for each upstream and era, which has one stream, opened when
 // it is first needed, and again after it ended.
 //

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -21,7 +22,7 @@ func (s *session) classify(r *request) *jsonrpc.Error {
 	case !surely && !meta.Claimed && (err == nil || !mayClaim(r.msg.Params)):
 		return nil
 	case err != nil:
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	r.era, r.view = mcp.Modern, nil
 	r.clientClaim = claimOf(meta)
@@ -104,7 +105,7 @@ func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Mes
 		u.log.Debug("unusable result from upstream", "method", r.Method, "err", err)
 		return jsonrpc.NewError(r.ID, jsonrpc.InvalidResponse(u.up.Name, err.Error()))
 	}
-	r.kind = orDefault(kind, catalog.ResultComplete)
+	r.kind = cmp.Or(kind, catalog.ResultComplete)
 	result := answer.Result
 	if r.kind == catalog.ResultInputRequired {
 		u.noteStateOwner(result)

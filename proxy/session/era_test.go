@@ -32,7 +32,7 @@ func TestServePrincipal(t *testing.T) {
 	inWorld(t, &Router{Limits: Limits{InFlight: 2}}, []string{"files", "docs"}, func(w *world) {
 		keys := map[string]string{} // by who
 		who := ""
-		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		w.proxy.Dial = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 			if era != mcp.Modern {
 				t.Error("era", era)
 			}

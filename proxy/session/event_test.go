@@ -17,7 +17,7 @@ import (
 // does what serve does. It is one of two: initialize of a sole one would fail.
 func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &Router{Upstreams: []Upstream{{Name: "files"}, {Name: "away"}}, Dialer: DialFunc(
+		p := &Router{Upstreams: []Upstream{{Name: "files"}, {Name: "away"}}, Dial: DialFunc(
 			func(_ context.Context, upstream, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 				if upstream == "away" {
 					return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost}

@@ -59,8 +59,8 @@ func inWorldOf(t *testing.T, era mcp.Era, p *Router, names []string, test func(w
 		for _, n := range names {
 			p.Upstreams = append(p.Upstreams, Upstream{Name: n})
 		}
-		if p.Dialer == nil {
-			p.Dialer = DialFunc(w.open)
+		if p.Dial == nil {
+			p.Dial = DialFunc(w.open)
 		}
 		w.connect()
 		defer func() {
@@ -340,7 +340,7 @@ func decode(t *testing.T, text string) *jsonrpc.Message {
 }
 
 // gated is the world's dialer behind a gate.
-func gated(w *world, gate <-chan struct{}) Dialer {
+func gated(w *world, gate <-chan struct{}) DialFunc {
 	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		select {
 		case <-gate:

@@ -84,7 +84,7 @@ func TestCallsInFlight(t *testing.T) {
 func TestWhatCallsWaitFor(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		gate := make(chan struct{})
-		w.configure(func(p *Router) { p.Dialer = gated(w, gate) })
+		w.configure(func(p *Router) { p.Dial = gated(w, gate) })
 		w.hands = map[string]func(*party, *jsonrpc.Message){"files": nil}
 		started := make(chan *jsonrpc.Message, 1)
 		w.hands["files"] = func(p *party, m *jsonrpc.Message) {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -27,11 +28,11 @@ type handshake struct {
 // limited time; its start continues.
 func (s *session) initialize(r *request) *jsonrpc.Error {
 	if len(r.msg.Params) > maxInitialize {
-		return invalidParams("they are longer than 64 KiB")
+		return jsonrpc.InvalidParams("they are longer than 64 KiB")
 	}
 	params, version, err := negotiate(r.msg.Params, r.notes)
 	if err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	s.mu.Lock()
 	again := s.handshake.params != nil
@@ -83,7 +84,7 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 	}
 	version, ok := n.Text(mcp.Key)
 	if !ok {
-		return nil, "", errMissing("protocolVersion")
+		return nil, "", mcp.Missing("protocolVersion")
 	}
 	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
 		return nil, "", err
@@ -130,7 +131,7 @@ func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
 
 // serverInfo returns the proxy's own name and version.
 func (p *Router) serverInfo() json.RawMessage {
-	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(orDefault(p.Version, "dev")), []byte{'}'})
+	return slices.Concat([]byte(`{"name":"mcp-proxy","version":`), jsonrpc.Quote(cmp.Or(p.Version, "dev")), []byte{'}'})
 }
 
 // introduce merges the descriptions of the upstreams. said returns nil for an upstream without one.
@@ -146,7 +147,7 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 // as for initialize.
 func (s *session) discover(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.InMeta, mcp.Token); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	meta := r.notes.Raw(mcp.InMeta)
 	s.work(r, func(ctx context.Context) {

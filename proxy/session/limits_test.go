@@ -155,7 +155,7 @@ func TestAbandonedCallsCount(t *testing.T) {
 			w.upstream("files").conn.Close()
 			synctest.Wait()
 			gate := make(chan struct{})
-			w.proxy.Dialer = gated(w, gate)
+			w.proxy.Dial = gated(w, gate)
 			w.abandon(1, 100)
 			w.callEcho(101)
 			if got := w.client.take(); len(got) != 0 {

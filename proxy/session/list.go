@@ -15,7 +15,7 @@ func list(k catalog.Kind) handler {
 		cursor, meta, err := r.readList()
 		switch {
 		case err != nil:
-			return invalidParams(err.Error())
+			return jsonrpc.InvalidParams(err.Error())
 		case cursor != nil: // a merged list is one page, so no cursor is ours
 			return unknownCursor
 		}
@@ -64,7 +64,7 @@ func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, who 
 	s.settle(r, jsonrpc.NewResult(r.ID, merged.Result(k)))
 }
 
-var unknownCursor = invalidParams("unknown cursor")
+var unknownCursor = jsonrpc.InvalidParams("unknown cursor")
 
 // listAll returns what each upstream that offers the kind lists, in config order, and how
 // all of it may be kept; or, if none could list, the first failure. Upstreams that are not

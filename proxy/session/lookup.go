@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -42,7 +43,7 @@ func unknown(what, name string) *jsonrpc.Error {
 // callTool routes tools/call by the tool's name.
 func (s *session) callTool(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key, mcp.InMeta, mcp.Task); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	switch {
 	case r.era == mcp.Modern && r.tasks:
@@ -60,11 +61,11 @@ func (s *session) getPrompt(r *request) *jsonrpc.Error { return s.byName(r, cata
 // under the upstream's own name for it.
 func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Error {
 	if err := r.notes.Err(in); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	name, ok := r.notes.Text(in)
 	if !ok {
-		return invalidParams(errMissing("name").Error())
+		return jsonrpc.InvalidParams(mcp.Missing("name").Error())
 	}
 	if u, original := r.upstreams.owner(r.view, r.grant, k, name); u != nil {
 		return s.toTarget(r, target{k, in, name, false}, u, original)
@@ -234,7 +235,7 @@ func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 // complete routes completion/complete by its reference.
 func (s *session) complete(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	switch kindOfRef, _ := r.notes.Text(mcp.RefType); kindOfRef {
 	case "ref/prompt":
@@ -246,13 +247,13 @@ func (s *session) complete(r *request) *jsonrpc.Error {
 		s.forward(r, u)
 		return nil
 	}
-	return invalidParams(`"ref" is neither a prompt nor a resource`)
+	return jsonrpc.InvalidParams(`"ref" is neither a prompt nor a resource`)
 }
 
 // byURI forwards a request to the upstream that has the resource.
 func (s *session) byURI(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	return s.toOwnerOf(r, mcp.Key)
 }
@@ -262,7 +263,7 @@ func (s *session) byURI(r *request) *jsonrpc.Error {
 func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
 	uri, ok := r.notes.Text(in)
 	if !ok {
-		return invalidParams(errMissing("uri").Error())
+		return jsonrpc.InvalidParams(mcp.Missing("uri").Error())
 	}
 	k := catalog.Resources
 	if in == mcp.RefURI { // of a resource or a template
@@ -292,7 +293,7 @@ func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
 		}
 		candidates := set.withResources()
 		if len(candidates) == 0 {
-			s.fail(r, orDefault(set.unreached(r.grant), resourceNotFound(r.era, uri)))
+			s.fail(r, cmp.Or(set.unreached(r.grant), resourceNotFound(r.era, uri)))
 			return
 		}
 		s.toOneOf(ctx, r, candidates)
@@ -360,7 +361,7 @@ func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (ba
 	t := u.lists.table(r.view, catalog.Tools)
 	bad, err := catalog.Disagrees(t.Mirrors(tool), r.msg.Headers, r.notes)
 	if err != nil {
-		bad = invalidParams(err.Error())
+		bad = jsonrpc.InvalidParams(err.Error())
 	}
 	return bad, t.Has(tool) && bad == nil || !u.lists.mayLearnTools(r.view)
 }

@@ -85,7 +85,7 @@ func (s *session) readResource(r *request) *jsonrpc.Error {
 	}
 	n := r.notes
 	if err := n.Err(mcp.Key, mcp.Responses, mcp.RequestState); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	r.retry = isGiven(n.Raw(mcp.Responses)) || isGiven(n.Raw(mcp.RequestState))
 	if uri, ok := n.Text(mcp.Key); ok && r.upstreams.only() == nil {

@@ -140,13 +140,13 @@ func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
 		}
 	}
 	if n.Method.Name == "" && strings.HasPrefix(r.Method, "tasks/") { // an unknown method about a task
-		return methodNotFound(r.Method)
+		return jsonrpc.MethodNotFound(r.Method)
 	}
 	return nil
 }
 
 var (
-	unknownTask  = invalidParams("unknown task")
+	unknownTask  = jsonrpc.InvalidParams("unknown task")
 	foreignState = &jsonrpc.Error{
 		Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here",
 		Data: map[string]string{"reason": "request_state_expired"}, // as for a state that nobody was given

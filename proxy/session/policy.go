@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -28,7 +29,7 @@ import (
 // grantOf returns the grant of the sender of a message; nil without policies. The last sender
 // decides about unsolicited messages of upstreams.
 func (s *session) grantOf(from *identity.Identity) *policy.Grant {
-	from = orDefault(from, s.who)
+	from = cmp.Or(from, s.who)
 	if s.lastSender.Load() != from {
 		s.lastSender.Store(from)
 	}
@@ -37,7 +38,7 @@ func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 
 // grant returns the current grant of the last sender.
 func (s *session) grant() *policy.Grant {
-	return s.router.Policies.For(orDefault(s.lastSender.Load(), s.who))
+	return s.router.Policies.For(cmp.Or(s.lastSender.Load(), s.who))
 }
 
 // ReplacePolicies replaces the rules from the next request of every session on, and notifies
@@ -56,7 +57,7 @@ func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 
 // regrant notifies the client of the lists that differ from those under the policies before.
 func (s *session) regrant(before *policy.Policies) {
-	who := orDefault(s.lastSender.Load(), s.who)
+	who := cmp.Or(s.lastSender.Load(), s.who)
 	s.listChanges.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
 	for _, sub := range s.subscriptions.all() {
 		lists := s.upstreams.of(mcp.Modern).differing(sub.c.view, before.For(sub.who), sub.grant())
@@ -359,5 +360,5 @@ func (s *session) noteUnknown(r *request, n target) {
 // learns that the target does not exist.
 func (s *session) noteDenial(r *request, name string) {
 	s.log.Debug("denied by a policy", "method", mcp.NameOf(r.Method), "name", name[:min(len(name), maxName)],
-		"principal", r.grant.Who.String(), "rule", orDefault(r.grant.Rule(), "none"))
+		"principal", r.grant.Who.String(), "rule", cmp.Or(r.grant.Rule(), "none"))
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -190,7 +189,7 @@ func (s *session) cancelled(pr *peer.Request, m *jsonrpc.Message, at jsonrpc.Spa
 func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	n := r.notes
 	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
-		s.fail(r, invalidParams(err.Error()))
+		s.fail(r, jsonrpc.InvalidParams(err.Error()))
 		return
 	}
 	if err := r.checkOwner(u); err != nil {
@@ -237,7 +236,7 @@ func (s *session) keep(r *request, bytes int) bool {
 	if more <= 0 || !r.Open() { // release has been called, or will not free more
 		return true
 	}
-	ok := s.kept.add(more)
+	ok := s.reserve(more)
 	if ok {
 		r.kept = bytes
 	}
@@ -248,7 +247,7 @@ func (s *session) keep(r *request, bytes int) bool {
 func (s *session) release(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept.free(r.kept)
+	s.kept.Add(-int64(r.kept))
 	r.kept = 0
 }
 
@@ -273,16 +272,6 @@ func (s *session) settleNow(r *request, answer *jsonrpc.Message) {
 func (s *session) fail(r *request, err *jsonrpc.Error) {
 	s.settleNow(r, jsonrpc.NewError(r.ID, err))
 }
-
-func invalidParams(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: " + reason}
-}
-
-func methodNotFound(method string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found: " + method}
-}
-
-func errMissing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }
 
 // A call is a request that this side sent on an upstream connection.
 type call struct {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -15,7 +16,7 @@ import (
 type resourceSubs struct {
 	mu    sync.Mutex // guards byURI; nothing else is locked under it
 	byURI map[string]resourceSub
-	kept  *budget // of the session; static
+	kept  *atomic.Int64 // of the session; static
 }
 
 // A resourceSub is a subscription's params, and the upstream that serves it.
@@ -38,13 +39,13 @@ func (rs *resourceSubs) add(uri string, sub resourceSub) {
 		return
 	}
 	rs.removeLocked(uri)
-	rs.kept.bytes.Add(int64(sub.size(uri))) // keep has checked for room, and the request still counts it
+	rs.kept.Add(int64(sub.size(uri))) // keep has checked for room, and the request still counts it
 	put(&rs.byURI, uri, sub)
 }
 
 func (rs *resourceSubs) removeLocked(uri string) {
 	if sub, ok := rs.byURI[uri]; ok {
-		rs.kept.free(sub.size(uri))
+		rs.kept.Add(-int64(sub.size(uri)))
 		delete(rs.byURI, uri)
 	}
 }
@@ -102,7 +103,7 @@ func (s *session) subscribe(r *request) *jsonrpc.Error {
 // unsubscribe forwards to the upstream of the subscription.
 func (s *session) unsubscribe(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key); err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	uri, _ := r.notes.Text(mcp.Key)
 	if u := s.resourceSubs.take(uri); u != nil {

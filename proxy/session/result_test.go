@@ -24,7 +24,7 @@ func BenchmarkModernResult(b *testing.B) {
 }
 
 func benchmarkResult(b *testing.B, result json.RawMessage) {
-	p := &Router{Upstreams: []Upstream{{Name: "files"}}, Dialer: DialFunc(
+	p := &Router{Upstreams: []Upstream{{Name: "files"}}, Dial: DialFunc(
 		func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
 			ours, theirs := jsonrpc.Pipe()
 			go serveResult(ours, result)

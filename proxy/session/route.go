@@ -108,7 +108,7 @@ func (s *session) route(r *request) *jsonrpc.Error {
 		s.forward(r, u)
 		return nil
 	}
-	return methodNotFound(r.Method)
+	return jsonrpc.MethodNotFound(r.Method)
 }
 
 // pong answers a ping, which only concerns this hop.
@@ -154,7 +154,7 @@ func (r *request) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
 	meta := r.notes.Raw(mcp.InMeta)
 	switch {
 	case len(meta) > maxKeptMeta:
-		return nil, invalidParams(`"_meta" is longer than 4 KiB`)
+		return nil, jsonrpc.InvalidParams(`"_meta" is longer than 4 KiB`)
 	case meta != nil:
 		values = append(values, jsonrpc.Value{Key: "_meta", Text: meta})
 	}
@@ -169,7 +169,7 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 		err = errors.New(`"level" is not a log level`)
 	}
 	if err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	params, bad := r.sentAgain("level")
 	if bad != nil {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -22,28 +23,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A Dialer opens streams to upstreams.
-type Dialer interface {
-	// Dial opens a stream of an era to the named upstream. Streams with the same key belong to one
-	// client. It must return soon after ctx ends. The end of the returned Conn should be a
-	// [*jsonrpc.ClosedError].
-	Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
-}
-
-// A DialFunc is a function that is a [Dialer].
+// A DialFunc opens a stream of an era to the named upstream. Streams with the same key belong to one
+// client. It must return soon after ctx ends. The end of the returned Conn should be a
+// [*jsonrpc.ClosedError].
 type DialFunc func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
-
-// Dial calls f.
-func (f DialFunc) Dial(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
-	return f(ctx, upstream, key, era)
-}
-
-// A Keeper is a client's Conn that ends when its client seems to have left, as an HTTP session
-// does. It can ask whether there is still work for that client.
-type Keeper interface {
-	// KeepWhile sets a function that reports whether a task is unfinished.
-	KeepWhile(func() bool)
-}
 
 // An Upstream is the router's configuration of one upstream server.
 type Upstream struct {
@@ -85,7 +68,7 @@ type Router struct {
 	// Upstreams are served until Update replaces them, and ignored after that. Their order is the
 	// order of merged lists.
 	Upstreams []Upstream
-	Dialer    Dialer
+	Dial      DialFunc
 	Naming    catalog.Naming
 	Version   string // of the program, in serverInfo
 
@@ -246,8 +229,9 @@ func (p *Router) serveWith(ctx context.Context, upstream string, s *session) err
 }
 
 func (p *Router) serve(ctx context.Context, s *session) error {
-	if k, ok := s.conn.(Keeper); ok {
-		k.KeepWhile(s.tasks.haveUnfinished)
+	// An HTTP session ends when its client seems to have left, unless there is still work for it.
+	if c, ok := s.conn.(interface{ KeepWhile(busy func() bool) }); ok {
+		c.KeepWhile(s.tasks.haveUnfinished)
 	}
 	p.mu.Lock()
 	put(&p.sessions, s, struct{}{})
@@ -292,13 +276,13 @@ func (p *Router) logger() *slog.Logger {
 	return p.Log
 }
 
-func (p *Router) inFlight() int { return orDefault(p.InFlight, 1024) }
+func (p *Router) inFlight() int { return cmp.Or(p.InFlight, 1024) }
 
-func (p *Router) queueBytes() int { return 2 * orDefault(p.MaxMessage, 16<<20) }
+func (p *Router) queueBytes() int { return 2 * cmp.Or(p.MaxMessage, 16<<20) }
 
-func (p *Router) listTimeout() time.Duration { return orDefault(p.ListTimeout, 10*time.Second) }
+func (p *Router) listTimeout() time.Duration { return cmp.Or(p.ListTimeout, 10*time.Second) }
 
-func (p *Router) drain() time.Duration { return orDefault(p.Drain, 5*time.Second) }
+func (p *Router) drain() time.Duration { return cmp.Or(p.Drain, 5*time.Second) }
 
 // connectionKey returns the hosts' key for one connection. It is unguessable, and shows which
 // connections belong to the same principal.
@@ -322,12 +306,4 @@ func (p *Router) word(parts ...string) string {
 	p.mu.Unlock()
 	mac.Write([]byte(strings.Join(parts, "\x00")))
 	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)[:16])
-}
-
-func orDefault[T comparable](v, byDefault T) T {
-	var zero T
-	if v == zero {
-		return byDefault
-	}
-	return v
 }

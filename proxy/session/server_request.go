@@ -30,7 +30,7 @@ var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", j
 func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	n := mcp.Read(in.m)
 	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
-		in.r.Fail(invalidParams(err.Error()))
+		in.r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
 	}
 	c := s.client.NewCall(in.m.Method)

@@ -47,7 +47,7 @@ type session struct {
 	owners                      // which upstream has which tasks and resources
 
 	dropped  atomic.Int64 // late and unknown messages
-	kept     budget
+	kept     atomic.Int64 // bytes of requests that the session keeps; see maxKept
 	overRate atomic.Int64 // notifications that exceeded the rate of their sender
 
 	// mu guards the fields below, those of calls and those of upstream connections. It is not held
@@ -119,20 +119,14 @@ func waits(c jsonrpc.Conn) func(bytes int) {
 	return nil
 }
 
-// A budget counts the bytes of requests that a session keeps.
-type budget struct{ bytes atomic.Int64 }
-
-// add counts bytes, and returns false if there are too many.
-func (b *budget) add(bytes int) bool {
-	if b.bytes.Add(int64(bytes)) <= maxKept {
+// reserve counts bytes of requests that the session keeps, and returns false if there are too many.
+func (s *session) reserve(bytes int) bool {
+	if s.kept.Add(int64(bytes)) <= maxKept {
 		return true
 	}
-	b.free(bytes)
+	s.kept.Add(-int64(bytes))
 	return false
 }
-
-// free undoes add.
-func (b *budget) free(bytes int) { b.bytes.Add(-int64(bytes)) }
 
 // LogClientLeft is the log message for the end of a session.
 const LogClientLeft = "client disconnected"

@@ -25,7 +25,7 @@ func (w *world) dying(n int) (opened func() int) {
 // ending ends the streams that how says, at once. They count from 1.
 func (w *world) ending(how func(stream int) *jsonrpc.ClosedError) (opened func() int) {
 	streams := 0
-	w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+	w.proxy.Dial = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		c, err := w.open(ctx, upstream, key, era)
 		w.mu.Lock()
 		defer w.mu.Unlock()

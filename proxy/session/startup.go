@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -13,11 +14,11 @@ import (
 // are waiting for, if nothing else is said: hosts give up after 10 s.
 const maxStart = 8 * time.Second
 
-func (p *Router) maxStart() time.Duration { return orDefault(p.MaxStart, maxStart) }
+func (p *Router) maxStart() time.Duration { return cmp.Or(p.MaxStart, maxStart) }
 
 // startTimeout is how long this upstream may hold the client's initialize.
 func (u *upstreamConn) startTimeout() time.Duration {
-	return min(orDefault(u.up.StartTimeout, 30*time.Second), u.s.router.maxStart())
+	return min(cmp.Or(u.up.StartTimeout, 30*time.Second), u.s.router.maxStart())
 }
 
 // startAll starts all upstreams at once, also those that become known meanwhile, and waits

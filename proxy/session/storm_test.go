@@ -29,7 +29,7 @@ func TestStorm(t *testing.T) {
 func storm(t *testing.T, seed uint64) {
 	p := &Router{
 		Upstreams: []Upstream{{Name: "a", RequestTimeout: 20 * time.Millisecond}, {Name: "b"}, {Name: "c"}},
-		Dialer:    DialFunc(stormyUpstream),
+		Dial:      DialFunc(stormyUpstream),
 		Limits:    Limits{ListTimeout: 50 * time.Millisecond, Drain: 50 * time.Millisecond},
 	}
 	var clients, links sync.WaitGroup

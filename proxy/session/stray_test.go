@@ -124,7 +124,7 @@ func lineConn() (io.WriteCloser, jsonrpc.Conn, *party) {
 // A notification that cannot be delivered is nobody's error.
 func TestD47_NotificationLost(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
-		w.proxy.Dialer = oddUpstream(w, true)
+		w.proxy.Dial = oddUpstream(w, true)
 		w.initialize()
 		lost := []string{
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,

@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -60,13 +61,13 @@ func (s *session) listen(r *request) *jsonrpc.Error {
 	}
 	switch {
 	case err != nil:
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	case want.Tasks != nil && !r.tasks:
 		return errNoTasks
 	case !s.confine(r, &want):
 		return nil
 	}
-	sub := &subscription{s: s, c: r, want: want, meta: bytes.Clone(r.notes.Raw(mcp.InMeta)), identity: r.identity(), who: orDefault(r.msg.From, s.who),
+	sub := &subscription{s: s, c: r, want: want, meta: bytes.Clone(r.notes.Raw(mcp.InMeta)), identity: r.identity(), who: cmp.Or(r.msg.From, s.who),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
 	size := len(r.msg.Params)
 	r.msg, r.notes = nil, nil

@@ -115,7 +115,7 @@ func TestListenRefused(t *testing.T) {
 		w.initialize()
 		refuse := func(p *party, m *jsonrpc.Message) {
 			if m.Method == "subscriptions/listen" {
-				p.conn.Send(jsonrpc.NewError(m.ID, methodNotFound(m.Method)))
+				p.conn.Send(jsonrpc.NewError(m.ID, jsonrpc.MethodNotFound(m.Method)))
 				return
 			}
 			echo("a")(p, m)
@@ -395,7 +395,7 @@ func TestListenCancelledAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if n, kept := s.subscriptions.len(), s.kept.bytes.Load(); n != 0 || kept != 0 {
+		if n, kept := s.subscriptions.len(), s.kept.Load(); n != 0 || kept != 0 {
 			t.Errorf("%d subscriptions have places, and %d bytes are kept", n, kept)
 		}
 	})

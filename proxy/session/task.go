@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -89,14 +90,14 @@ func (t *tasks) removeLocked(x *task) {
 func (t *tasks) get(id string) task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return *orDefault(t.byID[id], &task{})
+	return *cmp.Or(t.byID[id], &task{})
 }
 
 // getByToken returns the task with a progress token, the zero task if there is none.
 func (t *tasks) getByToken(key tokenKey) task {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return *orDefault(t.byToken[key], &task{})
+	return *cmp.Or(t.byToken[key], &task{})
 }
 
 // end forgets the progress token of a task that ended, but not the task.
@@ -225,7 +226,7 @@ func (s *session) byTask(r *request) *jsonrpc.Error {
 	}
 	id, err := r.taskID()
 	if err != nil {
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	u, own := r.upstreams.runner(id)
 	if u == nil {
@@ -265,7 +266,7 @@ func (r *request) taskID() (string, error) {
 	id, ok := r.notes.Text(mcp.Key)
 	err := r.notes.Err(mcp.Key)
 	if err == nil && !ok {
-		err = errMissing("taskId")
+		err = mcp.Missing("taskId")
 	}
 	return id, err
 }
@@ -279,11 +280,11 @@ func (s *session) listTasks(r *request) *jsonrpc.Error {
 	cursor, meta, err := r.readList()
 	switch {
 	case err != nil:
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	case cursor != nil:
 		return unknownCursor
 	case !slices.ContainsFunc(r.upstreams.conns, haveTasks):
-		return methodNotFound(r.Method)
+		return jsonrpc.MethodNotFound(r.Method)
 	}
 	s.work(r, func(ctx context.Context) { s.mergeTasks(ctx, r, meta) })
 	return nil
@@ -305,7 +306,7 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 		switch f := failed[i]; {
 		case f != nil:
 			u.leftOut(r.Method, f)
-			first = orDefault(first, f)
+			first = cmp.Or(first, f)
 		case haveTasks(u):
 			answers++
 		}
@@ -357,7 +358,7 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 	case !r.tasks:
 		return errNoTasks
 	case err != nil:
-		return invalidParams(err.Error())
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	if u, own := r.upstreams.runner(id); u != nil {
 		return s.toRunner(r, u, own, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
@@ -372,7 +373,7 @@ func (s *session) findTask(ctx context.Context, r *request, id string) {
 	candidates := r.upstreams.withTasks(ctx, r.identity())
 	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(ownedTask, id) })
 	if len(candidates) == 0 {
-		s.fail(r, orDefault(r.upstreams.unreached(r.grant), unknownTask))
+		s.fail(r, cmp.Or(r.upstreams.unreached(r.grant), unknownTask))
 		return
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: r.identity()})

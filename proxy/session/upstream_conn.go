@@ -207,7 +207,7 @@ func (u *upstreamConn) run(a *attempt) { u.end(a, u.stream(a)) }
 
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
-	conn, err := u.s.router.Dialer.Dial(u.ctx, u.up.Name, u.s.key, u.era)
+	conn, err := u.s.router.Dial(u.ctx, u.up.Name, u.s.key, u.era)
 	u.s.mu.Lock()
 	u.reached = err == nil
 	u.s.mu.Unlock()

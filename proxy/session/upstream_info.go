@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -18,7 +19,7 @@ type serverInfo struct {
 }
 
 // says returns the upstream's last description.
-func (u *upstreamConn) says() serverInfo { return *orDefault(u.info.Load(), &serverInfo{}) }
+func (u *upstreamConn) says() serverInfo { return *cmp.Or(u.info.Load(), &serverInfo{}) }
 
 // declares reports whether the upstream declared a capability.
 func (info serverInfo) declares(capability string) bool {

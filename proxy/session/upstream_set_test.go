@@ -283,7 +283,7 @@ func TestRemovedWhileItStarts(t *testing.T) {
 		w.initialize()
 		w.list()
 		w.die("a", "exit status 1", true)
-		w.proxy.Dialer = gated(w, nil)
+		w.proxy.Dial = gated(w, nil)
 		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo"}}`)
 		w.client.want()
 		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, nil)
@@ -294,7 +294,7 @@ func TestRemovedWhileItStarts(t *testing.T) {
 // An upstream that neither reads nor answers goes all the same.
 func TestRemovedWhileItStalls(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
-		w.proxy.Dialer = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+		w.proxy.Dial = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 			c, err := w.open(ctx, upstream, key, era)
 			return &stallingConn{c.(*jsonrpc.PipeConn), make(chan struct{}), sync.Once{}}, err
 		})
