@@ -96,6 +96,26 @@ func TestD35_DeleteBehindTheResponses(t *testing.T) {
 	})
 }
 
+// The Python SDK (1.x) logs a traceback if the DELETE comes before it has noticed that the
+// stream of the GET has ended. A busy one takes a while.
+func TestD35_DeleteBehindTheEndOfTheGET(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		f.get = func(w http.ResponseWriter, r *http.Request) {
+			stream(w, ":\n\n")
+			block(r)
+			time.Sleep(200 * time.Millisecond)
+			f.note("GET ended")
+		}
+		c := connect(t, f)
+		f.await("GET", 1)
+		c.close()
+		f.await("DELETE session-1", 1)
+		if seen := f.all(); slices.Index(seen, "GET ended") < 0 || slices.Index(seen, "GET ended") > slices.Index(seen, "DELETE session-1") {
+			t.Errorf("server has seen %q", seen)
+		}
+	})
+}
+
 func countOf(all []string, what string) (n int) {
 	for _, s := range all {
 		if s == what {

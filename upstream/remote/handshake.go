@@ -14,10 +14,12 @@ const (
 	maxSessionID = 1024 // bytes
 	maxVersion   = 64   // bytes
 
-	// leaveAfter is how long the server may take to notice that the stream of our GET
-	// has ended, of which it says nothing. Servers of the Python SDK (1.x) fail, with a
-	// traceback, when the session ends before that.
-	leaveAfter = 50 * time.Millisecond
+	// The DELETE waits until the server has noticed that our requests have ended. Nothing
+	// tells us when it has, and servers of the Python SDK (1.x) log a traceback if the session
+	// ends before. That is likeliest with the stream of a GET, which only our end closes, and
+	// a busy server takes longer to notice.
+	leaveAfter    = 50 * time.Millisecond
+	leaveAfterGET = 250 * time.Millisecond // if that stream was open
 )
 
 // A handshake keeps back what the server cannot make sense of yet: what is behind
@@ -85,10 +87,14 @@ func mayBeSSE(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusMethodNotAllowed
 }
 
-// takeLeave tells the server that a session is over. It need not listen: the spec lets
-// it answer 405.
+// takeLeave tells the server that a session is over. Its requests and streams must have
+// ended at our side. The server may refuse with 405.
 func takeLeave(ctx context.Context, t *transport, at *endpoint) {
-	if at.id == "" || sleep(ctx, min(leaveAfter, t.stopGrace/8)) != nil {
+	wait := leaveAfter
+	if at.listened.Load() {
+		wait = leaveAfterGET
+	}
+	if at.id == "" || sleep(ctx, min(wait, t.stopGrace/8)) != nil {
 		return
 	}
 	resp, f := t.bare(ctx, http.MethodDelete, at, nil)

@@ -46,6 +46,7 @@ func (l *eventListener) run() {
 		}
 		switch {
 		case ctx.Err() != nil:
+			l.at.listened.Store(true)
 			return
 		case status == http.StatusOK:
 			worked = true

@@ -94,6 +94,8 @@ type endpoint struct {
 
 	ctx    context.Context // done: the server has forgotten the session, or ours ends
 	cancel context.CancelFunc
+
+	listened atomic.Bool // ctx has ended the stream of a GET
 }
 
 // A reach notes how far a request came.
