@@ -9,21 +9,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxOpen bounds the requests in flight. Those beyond are answered with an error,
-// since Send must not wait for a response.
+// maxOpen bounds the calls in flight. Further calls are answered with an error, since Send
+// must not wait for a response.
 const maxOpen = 4096
 
-// answerTime is how long the server may take to answer a request that was cancelled, or
-// that has to end because the session does.
+// answerTime is how long the server may take to answer a call that was cancelled, or that
+// is in flight when the session ends.
 const answerTime = 500 * time.Millisecond
 
-// An httpCall is a request to a session of the legacy era that has no answer yet. Whoever
-// takes it out of calls answers it: its own goroutine, or on HTTP+SSE the one that
-// reads the stream.
+// An httpCall is an unanswered call in a session of the legacy era. Its own goroutine, or
+// on HTTP+SSE the one that reads the stream, takes it out of httpCalls and answers it.
 type httpCall struct {
 	// Static after construction.
 	m      *jsonrpc.Message
-	gate   <-chan struct{} // what it waits for before it is posted; nil: nothing
+	gate   <-chan struct{} // closed when it may be posted; nil: at once
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	reach  *reach
@@ -40,15 +39,15 @@ type callState byte
 const (
 	queued callState = iota
 	started
-	cancelled // it gets no answer any more
+	cancelled // it is not answered
 )
 
-// last reports whether a call is still posted after Close.
+// last reports whether a call is posted even after Close.
 func (c *httpCall) last() bool { return c.m.Method == mcp.MethodTasksCancel }
 
-// httpCalls are the requests of a session that have no answer yet.
+// httpCalls are the unanswered calls of a session.
 type httpCalls struct {
-	mu      sync.Mutex // guards the fields below, and those of each call that say so
+	mu      sync.Mutex // guards the fields below, and some of each call
 	open    jsonrpc.Table[jsonrpc.ID, *httpCall]
 	leaving bool // the session ends
 }
@@ -64,7 +63,7 @@ func (cs *httpCalls) add(c *httpCall) error {
 	return cs.open.Add(c.m.ID, c)
 }
 
-// find returns the call that a response with that id answers, nil if there is none.
+// find returns the call that a response with this id answers, nil if there is none.
 func (cs *httpCalls) find(id jsonrpc.ID) *httpCall {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -78,7 +77,7 @@ func (cs *httpCalls) find(id jsonrpc.ID) *httpCall {
 	return cs.open.Get(jsonrpc.IntID(n))
 }
 
-// take takes a call out. With true the caller is the one to answer it.
+// take takes a call out. If it returns true, the caller must answer the call.
 func (cs *httpCalls) take(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -89,7 +88,7 @@ func (cs *httpCalls) take(c *httpCall) bool {
 	return c.state != cancelled
 }
 
-// start notes that a call will be posted. It reports whether it still may be.
+// start marks a call as started. It returns false if the call must not be posted any more.
 func (cs *httpCalls) start(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -100,29 +99,29 @@ func (cs *httpCalls) start(c *httpCall) bool {
 	return true
 }
 
-// wanted reports whether a call that was started is still wanted.
+// wanted reports whether a started call was not cancelled.
 func (cs *httpCalls) wanted(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return c.state == started
 }
 
-// posted notes where a call is posted, and answered that the response has begun.
+// posted records where a call is posted.
 func (cs *httpCalls) posted(c *httpCall, at *endpoint) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c.at, c.begun = at, false
 }
 
+// answered records that the response to a call has begun.
 func (cs *httpCalls) answered(c *httpCall) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c.begun = true
 }
 
-// cancel notes that a request is cancelled. It returns the call if the server has to be
-// told. It has not if it has not seen the request, or has answered it, or if that is
-// initialize.
+// cancel cancels the call with this id. It returns the call if the cancellation must be
+// posted: not if the server has not seen the call or has answered it, nor for initialize.
 func (cs *httpCalls) cancel(id jsonrpc.ID) *httpCall {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -139,8 +138,7 @@ func (cs *httpCalls) cancel(id jsonrpc.ID) *httpCall {
 	return c
 }
 
-// leave gives up the calls that were not posted. It returns the others, which have to
-// be waited for.
+// leave gives up the calls that were not posted, and returns the others.
 func (cs *httpCalls) leave() (unfinished []*httpCall) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -156,8 +154,8 @@ func (cs *httpCalls) leave() (unfinished []*httpCall) {
 	return unfinished
 }
 
-// lose gives up calls at an endpoint that the server has forgotten: all, or those whose
-// response has begun. It reports whether there are others.
+// lose fails the calls at an endpoint that the server has forgotten: all of them, or only
+// those whose response has begun. silent reports whether any are left.
 func (cs *httpCalls) lose(at *endpoint, all bool) (silent bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -173,8 +171,8 @@ func (cs *httpCalls) lose(at *endpoint, all bool) (silent bool) {
 	return silent
 }
 
-// awaitAnswers waits until the server has answered the calls, or hurry is closed. It
-// waits answerTime at most, but for those that are only posted after Close.
+// awaitAnswers waits until the server has answered the calls, or hurry is closed. It waits
+// no longer than answerTime, except for calls that are posted after Close.
 func awaitAnswers(calls []*httpCall, hurry <-chan struct{}) {
 	late := time.NewTimer(answerTime)
 	defer late.Stop()
@@ -186,7 +184,7 @@ func awaitAnswers(calls []*httpCall, hurry <-chan struct{}) {
 		select {
 		case <-c.taken:
 		case <-end:
-			late.Reset(0) // of the others, too
+			late.Reset(0) // the same timer serves the other calls
 		case <-hurry:
 			return
 		}

@@ -19,9 +19,9 @@ const (
 	writeChunk = 64 << 10
 )
 
-// newClient returns what all sessions with a server use: its connections, and how
-// they are made. There is no timeout for a response, since a call takes as long as it
-// takes. Nothing is decompressed, since nothing would bound what comes out of it.
+// newClient returns the HTTP client of all sessions with a server. It has no timeout for
+// responses, since a call may take any time. It decompresses nothing, since the size of
+// the result would have no bound.
 func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
@@ -46,7 +46,7 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: checkRedirect}
 }
 
-// A timeoutConn gives up writing when the server does not read for so long.
+// A timeoutConn fails writes when the server does not read for the timeout.
 type timeoutConn struct {
 	net.Conn
 	timeout time.Duration
@@ -63,9 +63,9 @@ func (c *timeoutConn) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// checkRedirect follows a redirect only if it keeps method and body and leads to the
-// server that was configured: another one must not see credentials or calls. One that
-// is not followed is the response.
+// checkRedirect follows a redirect only if it keeps method and body and stays on the
+// configured origin: another server must not see credentials or calls. Otherwise the
+// redirect itself is the response.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	keeps := r.Response.StatusCode == http.StatusTemporaryRedirect || r.Response.StatusCode == http.StatusPermanentRedirect

@@ -7,29 +7,29 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// maxProofs is how often a request is sent again because its credentials were refused:
+// maxProofs is how often a request is sent again because its credentials were rejected:
 // they may be renewed once, and then gain scopes in a few rounds.
 const maxProofs = 3
 
-// Credentials prove to a server who we are. All sessions with it share them, so both
-// methods may be called by many goroutines at once.
+// Credentials authenticate us to a server. All its sessions share them, so both methods may
+// be called concurrently.
 type Credentials interface {
-	// Authorize sets what a request to the server carries: the header Authorization. It
-	// may wait for a token, as long as ctx. It is called for each request, and has to be
-	// cheap while a token is good. A [*jsonrpc.ClosedError] is why requests fail without
-	// being sent; any other error is that with the cause [jsonrpc.CauseNoToken].
+	// Authorize sets the header Authorization of a request. It may wait for a token until
+	// ctx is done. It is called for each request, and must be cheap while a token is
+	// valid. An error fails the request unsent; if it is no [*jsonrpc.ClosedError], the
+	// cause is [jsonrpc.CauseNoToken].
 	Authorize(ctx context.Context, header http.Header) error
 
-	// Refused is told of a 401 or 403 to a request that carried the header sent, with the
-	// response's status and header; its body is the caller's. It reports whether it is
-	// worth to send the request again, once Authorize was called anew. It may wait, as
-	// long as ctx. With false and no error the server rejected our credentials. An error is
-	// as that of Authorize.
+	// Refused is called after a 401 or 403 to a request with the header sent. It may read
+	// the response's status and header, not its body. It reports whether the caller should
+	// call Authorize and send the request again. It may wait until ctx is done. If it
+	// returns false without an error, the server rejected our credentials. Errors are as
+	// in Authorize.
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
-// authorize adds to the header of a request what proves who we are. reached is whether
-// the request was sent before.
+// authorize adds credentials to the header of a request. reached is whether the request
+// was sent before.
 func (t *transport) authorize(ctx context.Context, header http.Header, reached bool) *failure {
 	if t.credentials == nil {
 		return nil
@@ -40,9 +40,9 @@ func (t *transport) authorize(ctx context.Context, header http.Header, reached b
 	return nil
 }
 
-// proveAnew reports whether a request that got resp is to be sent again: it was
-// refused, so it did not run, and there may be better credentials. sent is the header that
-// it carried, and round how often it was sent again before.
+// proveAnew reports whether a request must be sent again after resp: if the server rejected
+// its credentials, it did not run, and there may be better ones. sent is the request's
+// header, and round counts the earlier repetitions.
 func (t *transport) proveAnew(ctx context.Context, resp *http.Response, sent http.Header, round int) (again bool, f *failure) {
 	if !isRefusal(resp.StatusCode) {
 		return false, nil
@@ -71,7 +71,7 @@ func unproven(ctx context.Context, err error, reached bool) *failure {
 	return f
 }
 
-// isRefusal reports whether a status rejected our credentials.
+// isRefusal reports whether a status means that the server rejected our credentials.
 func isRefusal(status int) bool {
 	return status == http.StatusUnauthorized || status == http.StatusForbidden
 }

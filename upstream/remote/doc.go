@@ -1,49 +1,49 @@
-// Package remote holds sessions with MCP servers elsewhere, each a
-// [jsonrpc.Conn]: Streamable HTTP (2025-03-26 to 2025-11-25), HTTP+SSE
-// (2024-11-05), and WebSockets; and streams of the modern era (2026-07-28), which
-// have no session. [Server.Probe] finds out which era a server speaks.
+// Package remote connects to MCP servers elsewhere. A legacy session is a
+// [jsonrpc.Conn] over Streamable HTTP (2025-03-26 to 2025-11-25), HTTP+SSE
+// (2024-11-05) or a WebSocket. So is a stream of the modern era (2026-07-28), which
+// has no session. [Server.Probe] finds out which era a server speaks.
 //
 //	                    ┌─ request ──────► call ────► POST ─► exchange ─┐
 //	Send ─► session ────┤                                               ├─► Recv
 //	                    └─ all the rest ─► outbox ──► POST              │
 //	                                       listener ◄─ GET ─────────────┘
 //
-// A session has one endpoint: where messages are posted, and the session that the
-// server has there. When the server has forgotten that, it has another one. Requests
-// are posted concurrently. Notifications and responses are posted one after the other,
-// since they could overtake each other. Cancellations are posted beside them. Their
-// order towards requests is kept where it matters: all wait for the answer to
-// initialize, then for initialized to be accepted; a cancellation waits until its
-// request was written. One for a request that was not written at all takes it
-// back. A request that was cancelled, and each that is there at the end, has 500 ms
-// for its response before the session is over.
+// A session has one endpoint at a time: the URL that messages are posted to, and the
+// server's session there. If the server forgets that session, a new endpoint replaces
+// it. Calls are posted concurrently. Notifications and responses are posted one after
+// the other, since they could overtake each other, and cancellations beside them. Order
+// relative to calls is kept where it matters: everything waits for the answer to
+// initialize, then until the server has accepted initialized; a cancellation waits until
+// its call has been written. If the call has not been written at all, it is
+// withdrawn instead. A cancelled call, and each call in flight when the session ends, has
+// 500 ms for its response.
 //
-// What comes on the response to a request is Related to it. What comes on the
-// stream of a GET is not, and on HTTP+SSE nothing is.
+// A message on the response to a call is Related to that call. A message on the stream
+// of a GET, and every message on HTTP+SSE, is not.
 //
-// # What becomes of a request
+// # How a call ends
 //
-//   - It gets what the server replied, also when that came with an error status. But a
-//     401 or 403 that is about no request says only that our credentials are refused.
-//   - A reply that cannot be used, or a response that is no reply, is the error
-//     invalid_response; nothing hangs because of it.
-//   - A stream that breaks off is resumed behind its last event; without one, or
-//     when that fails, it is the connection-closed error. A request that may have
+//   - The server's reply is the answer, also if it came with an error status. But a
+//     401 or 403 whose body names no call means only that our credentials were rejected.
+//   - If the reply cannot be used, or the response has none, the answer is the error
+//     invalid_response, so that no call hangs.
+//   - A stream that breaks off is resumed after its last event. If it had no event id, or
+//     resuming fails, the answer is the connection-closed error. A call that may have
 //     run is never posted again.
-//   - A 404 to a session's id says that the request did not run. Then one new session
-//     is made for all who hear so (initialize, initialized, the log level, the
-//     subscriptions), and the request is posted once more. Other requests of the lost
+//   - A 404 to the session id means that the call did not run. Then one new session
+//     (initialize, initialized, the log level, the subscriptions) is made for all calls
+//     that got such a 404, and each is posted once more. Other calls of the lost
 //     session get the connection-closed error, the server's requests are cancelled,
-//     and list_changed says that something may have changed.
-//   - A 401 or 403 says that the request did not run, too. With Credentials it is posted
-//     again, a few times at most, if they have become better. So is any other request. While
-//     it waits for them a cancellation takes it back, and the server hears of neither.
-//   - Anything else is the connection-closed error. Its phase is not_sent exactly
-//     if no connection was made that could have carried the request.
+//     and list_changed notifications tell the client that something may have changed.
+//   - A 401 or 403 means that the call did not run, too. With Credentials it is posted
+//     again, a few times at most, while they improve. This holds for all HTTP requests.
+//     A cancellation meanwhile withdraws the call, and the server sees neither.
+//   - In all other cases the answer is the connection-closed error. Its phase is not_sent
+//     exactly if no connection was made that could have carried the call.
 //
-// If initialize has no answer the session ends: Recv returns the
-// [*jsonrpc.ClosedError]. So it does when the stream of HTTP+SSE ends. After 400,
-// 404 or 405 to initialize the server is tried as one of HTTP+SSE.
+// If initialize gets no answer, the session ends: Recv returns the
+// [*jsonrpc.ClosedError]. The session also ends with the stream of HTTP+SSE. After 400,
+// 404 or 405 to initialize, the session falls back to HTTP+SSE.
 //
 // # The modern era
 //
@@ -51,69 +51,66 @@
 //	                                    │
 //	                                  tools ─► POST tools/list
 //
-// A request is a POST of its own. It is posted, and its answer is read, by the same
-// code, but it is never resumed, and it has headers that repeat what is in its body.
-// Nothing is lost with a server that is gone but the requests in flight, so the stream
-// goes on.
+// Each call is a POST of its own. The same code posts it and reads its answer, but
+// its stream is never resumed, and its headers repeat parts of its body. If the server
+// goes away, only the calls in flight are lost, and the Conn stays open.
 //
-//   - A cancellation closes the request's connection, or resets its stream of HTTP/2:
-//     that is how the server hears of it. It is not posted.
-//   - What comes before an answer is Related to its request. Messages of a subscription
-//     carry its id, and others are dropped. Requests of the server are dropped.
-//   - A request that breaks off gets the connection-closed error, unless it has no
+//   - A cancellation is not posted: it closes the call's connection, or resets its HTTP/2
+//     stream, which the server takes as the cancellation.
+//   - Messages before an answer are Related to its call. On a subscription, messages that
+//     carry another subscription's id are dropped. So are requests of the server.
+//   - A call whose stream breaks off gets the connection-closed error, unless it has no
 //     effects: then it is posted once more, with an id of our own.
-//   - What a tool wants repeated in headers is known to the Server, from all lists
-//     that pass and from one made before a call that needs it. After -32020 it is
-//     learnt anew and the call posted once more. A tool whose annotations are
-//     malformed is taken out of lists.
+//   - The Server remembers which arguments a tool wants repeated in headers, from all lists
+//     that pass, and from a list that it makes before a call of an unknown tool. After
+//     -32020 it lists again and posts the call once more. Tools with malformed annotations
+//     are removed from lists.
 //   - Subscriptions take no slot of MaxConcurrent.
 //
 // # Files
 //
-// References run down this list, and each of these is a type with its own state.
+// References run down this list. Each file has a type with its own state.
 //
-//	server       what a program uses; what its sessions share
-//	modern       streams of the modern era · mirror: what tools want in headers
-//	era          which era a server speaks
+//	server       the exported Server, and what its sessions share
+//	modern       streams of the modern era · mirror: arguments repeated in headers
+//	era          finds the era of a server
 //	websocket    sessions on a WebSocket
-//	session      sessions of the legacy era, of which each of these is a part:
+//	session      sessions of the legacy era, which are made of
 //	             calls, outbox, listener, handshake, sse (HTTP+SSE), renewal
-//	exchange     a POST and its response, until the reply · events: of its stream
-//	transport    requests of HTTP to a server · connect: its connections
-//	credentials  what proves to it who we are
-//	life         what ends, and when, and what waits for Recv
+//	exchange     a POST and its response, until the reply · events: its event stream
+//	transport    HTTP requests to a server · connect: the connections
+//	credentials  authenticates to the server
+//	life         the end of a session, and the queue for Recv
 //	headers, failurelog, failure
 //
 // # Goroutines
 //
-// Of a session, all waited for by Close: the outbox's run, from the first message,
-// which waits for one of each cancellation on its way; one run for each call; the
-// listener's run, or the reader of the stream of HTTP+SSE; replace, while a lost session
-// is renewed; one that gives up silent calls a second after that; and answers that Send
-// makes itself until they are received. Dial starts none. modern.go names
-// their own. Probe, and a list of tools for a call, run in whoever asks.
+// Close waits for all goroutines of a session: the outbox's run, from the first message,
+// and one for each cancellation being posted; one run for each call; the listener's
+// run, or the reader of the HTTP+SSE stream; replace, while a lost session is renewed,
+// and one that fails silent calls a second later; and one for each error that Send
+// answers with, until Recv takes it. Dial starts none. modern.go names its own. Probe,
+// and a list of tools for a call, run in the caller's goroutine.
 //
 // Invariants:
-//   - Whoever takes a call out of its Table answers it, and a cancelled one is
-//     not answered.
+//   - Whoever takes a call out of its Table answers it. A cancelled call is not answered.
 //   - Every queue and body is bounded: 16 messages for Recv, then streams wait; 64
-//     notifications and responses, then Send waits; 32 cancellations on their way,
-//     then the rest waits, or is dropped if the server takes none; 4096 calls, then one
-//     gets the error overloaded; an event or a JSON body by Limits, comments of an event
-//     stream cost nothing; compressed bodies are refused. Calls beyond
-//     MaxConcurrent wait unsent. Of the modern era: 16 notifications on their way,
-//     then Send waits; what is known of 8192 tools in 4 MiB, then one makes room
-//     for another.
-//   - No lock is held across I/O, but for the reading of header files, which
-//     everybody needs who would wait for it.
-//   - Credentials, and headers that are configured, go to the origin of the configured URL
-//     only, whatever the server redirects to or names.
-//   - Each failure of many requests at once is one line of the log and one event, and
-//     so is a server that is gone from under streams outside of calls. Header values
-//     and URLs are in none. The end of a session is its host's to tell.
+//     notifications and responses, then Send waits; 32 cancellations being posted,
+//     then further ones wait, or are dropped if the server accepts none; 4096 calls, then
+//     the error overloaded; an event or a JSON body by Limits, without counting comments;
+//     compressed bodies are refused. Calls beyond MaxConcurrent wait unsent. In the modern
+//     era: 16 notifications being posted, then Send waits; 8192 tools or 4 MiB, then one
+//     tool evicts another.
+//   - No lock is held across I/O, except while header files are read: every waiter needs
+//     the result.
+//   - Credentials and configured headers go only to the origin of the configured URL,
+//     wherever the server redirects to.
+//   - When many calls fail at once, there is one log line and one event. The same holds
+//     when the server goes away while only streams outside calls are open. Neither has
+//     header values or URLs. The host logs the end of a session.
 //
-// The package does not look into messages, except for the version and the
-// capabilities in the reply to initialize, what a new session must be told again,
-// and in the modern era what headers repeat, lists of tools, and the id of a
-// subscription. It does not time out requests, nor know of other upstreams.
+// The package reads of messages only the version and the capabilities in the reply to
+// initialize, and what a new session must be told again. In the modern era it also reads
+// what headers repeat, lists of tools, and subscription ids. It does not time out calls,
+// nor know other upstreams.
 package remote

@@ -11,24 +11,23 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// socketPatience is how long a server on a WebSocket may take to answer. One of the
-// legacy era may not answer at all.
+// socketPatience is how long a server on a WebSocket may take to answer a probe. One of
+// the legacy era may not answer at all.
 const socketPatience = 5 * time.Second
 
-// doubtPause is how long the answer is believed of a server that was asked again.
+// doubtPause is the least time between two probes of a server that refuses requests.
 const doubtPause = time.Minute
 
 // An eraProbe finds out which era a server speaks.
 type eraProbe struct {
 	// Static after construction.
 	t   *transport
-	sse bool // it speaks HTTP+SSE: there is nothing to find out
+	sse bool // the server speaks only HTTP+SSE, so its era is known
 
-	doubted atomic.Int64 // when doubt was true last, in Unix nanoseconds; zero: never
+	doubted atomic.Int64 // when doubt last returned true, in Unix nanoseconds; zero: never
 }
 
-// run asks the server, with server/discover, whether it speaks a version of the modern
-// era that we speak. See [Server.Probe].
+// run is [Server.Probe].
 func (p *eraProbe) run(ctx context.Context) (bool, error) {
 	socket, err := isSocket(p.t)
 	switch {
@@ -55,17 +54,16 @@ func (p *eraProbe) run(ctx context.Context) (bool, error) {
 	return mcp.DiscoversModern(reply), nil
 }
 
-// doubt reports whether to ask the server again, after it has refused a request as a
-// server of another era does. It does not say so too often.
+// doubt reports whether to probe the server again, after it has refused a request as
+// servers of another era do. It returns true at most once in doubtPause.
 func (p *eraProbe) doubt() bool {
 	last := p.doubted.Load()
 	now := time.Now().UnixNano()
 	return (last == 0 || now-last >= int64(doubtPause)) && p.doubted.CompareAndSwap(last, now)
 }
 
-// isDoubtful reports whether a request was refused in a way in which no server of the
-// modern era refuses: with a status that is about requests, and without an error of that
-// era.
+// isDoubtful reports whether a request was refused as no server of the modern era refuses
+// it: with a status for bad requests, but without an error of that era.
 func isDoubtful(status int, reply *jsonrpc.Message) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed:
@@ -85,8 +83,8 @@ func isDoubtful(status int, reply *jsonrpc.Message) bool {
 	return true
 }
 
-// tellsNothing reports whether a status says nothing about the era of the server: it is
-// about credentials or load, or comes from another server on the way.
+// tellsNothing reports whether a status reveals nothing about the era of the server: it is
+// about credentials or load, or may come from an intermediary.
 func tellsNothing(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -95,7 +93,7 @@ func tellsNothing(status int) bool {
 	return status >= 500 || status >= 300 && status < 400
 }
 
-// overSocket asks on a connection of its own.
+// overSocket probes on a connection of its own.
 func (p *eraProbe) overSocket(ctx context.Context) (bool, error) {
 	conn, err := dialSocket(ctx, p.t)
 	if err != nil {
@@ -115,7 +113,7 @@ func (p *eraProbe) overSocket(ctx context.Context) (bool, error) {
 		case ctx.Err() != nil:
 			return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}
 		case bad:
-		case err != nil: // it does not answer, or leaves because of the question
+		case err != nil: // no answer in time, or the server closed the connection
 			return false, nil
 		case reply.IsResponse() && (reply.ID.IsZero() || reply.ID == m.ID):
 			return mcp.DiscoversModern(reply), nil

@@ -11,54 +11,53 @@ import (
 )
 
 const (
-	// eventSlack is what an event may have beyond its message: names of fields,
-	// its id, comments are not counted.
+	// eventSlack is how many bytes an event may have beyond its message, for names of
+	// fields and its id. Comments do not count.
 	eventSlack = 64 << 10
 
 	maxEventID = 1 << 10 // bytes; a longer id is not used to resume
 
-	// Whatever the server says in retry, a stream is resumed after minRetry at the
-	// earliest and maxRetry at the latest.
+	// Bounds of the server's retry field.
 	maxRetry = time.Minute
 	minRetry = 10 * time.Millisecond
 )
 
 const byteOrderMark = "\ufeff"
 
-// errEventTooLong is an event that is skipped.
+// errEventTooLong stands for an event that was skipped.
 var errEventTooLong = errors.New("event too long")
 
-// An event is one that a server sent.
+// An event is a server-sent event.
 type event struct {
 	kind  string // "" for a message
 	data  string
-	id    string        // "" if it has none of its own that can be used
-	retry time.Duration // how long to wait before resuming; zero if it does not say
+	id    string        // "" if it has no usable one
+	retry time.Duration // how long to wait before resuming; zero without a retry field
 }
 
 // events reads server-sent events. It cuts the stream at blank lines, and drops
 // comments at once, so that they cost no memory. (The libraries that were tried scan
-// a long event again from its start for each packet, keep the buffer of the longest,
-// or do not tell the retry field. Tests compare what is read here with one of them.)
+// a long event from its start for each packet, keep the buffer of the longest event,
+// or do not return the retry field. A test compares this reader with one of them.)
 type events struct {
 	r       *bufio.Reader
 	max     int // bytes of one event
 	buf     []byte
-	begun   bool // the byte order mark, if there is one, is read
+	begun   bool // a byte order mark was skipped if there was one
 	start   bool // at the start of a line
-	afterCR bool // which a line feed may follow
-	comment bool // in a line that is a comment
+	afterCR bool // a line feed that follows belongs to the last line
+	comment bool // in a comment
 	skip    bool // the event is too long
-	unsaid  bool // and next has not said so
+	unsaid  bool // next has not yet returned errEventTooLong for it
 }
 
 func newEvents(r io.Reader, maxMessage int) *events {
 	return &events{r: bufio.NewReader(r), max: maxMessage + eventSlack, start: true}
 }
 
-// next returns the next event. It returns errEventTooLong as soon as one is too long,
-// and skips that when it is called again. The error is io.EOF when the stream ended, and
-// another one when it broke.
+// next returns the next event. It returns errEventTooLong as soon as one is too long, and
+// skips the rest of it in the next call. The error is io.EOF if the stream ended, and
+// another one if it broke off.
 func (e *events) next() (event, error) {
 	if !e.begun {
 		e.begun = true
@@ -69,7 +68,7 @@ func (e *events) next() (event, error) {
 	for {
 		blank, err := e.more()
 		switch {
-		case err == io.EOF && len(e.buf) > 0 && !e.skip: // servers forget the last blank line
+		case err == io.EOF && len(e.buf) > 0 && !e.skip: // some servers omit the last blank line
 			return e.parse(), nil
 		case err != nil:
 			return event{}, err
@@ -85,8 +84,8 @@ func (e *events) next() (event, error) {
 	}
 }
 
-// more takes what has arrived, at most to the end of a line. It reports whether
-// that was a blank line, the end of an event.
+// more reads buffered bytes, at most to the end of a line. It reports whether that was a
+// blank line, which ends an event.
 func (e *events) more() (blank bool, err error) {
 	if _, err := e.r.Peek(1); err != nil {
 		return false, err
@@ -118,7 +117,7 @@ func (e *events) more() (blank bool, err error) {
 	return blank, nil
 }
 
-// drop moves on by n bytes that are in the buffer.
+// drop discards n buffered bytes.
 func (e *events) drop(n int) { _, _ = e.r.Discard(n) }
 
 func (e *events) keep(text []byte) {
@@ -161,7 +160,7 @@ func (e *events) parse() event {
 	return ev
 }
 
-// retryIn returns the value of a retry field. If that is no number it does not count.
+// retryIn returns the value of a retry field, or before if the field is no number.
 func retryIn(value []byte, before time.Duration) time.Duration {
 	ms, err := strconv.ParseUint(string(value), 10, 31)
 	if err != nil {
@@ -170,19 +169,19 @@ func retryIn(value []byte, before time.Duration) time.Duration {
 	return min(max(time.Duration(ms)*time.Millisecond, minRetry), maxRetry)
 }
 
-// A resumePoint is how far a stream was read, for who resumes it.
+// A resumePoint is where a stream can be resumed.
 type resumePoint struct {
 	lastID string        // of the last event that had one
-	retry  time.Duration // how long the server wants us to wait; zero if it did not say
+	retry  time.Duration // the pause that the server asks for; zero for none
 	came   bool          // an event has come
 	moved  bool          // a message has come, or another id
 }
 
-// wait returns how long to wait before the stream is resumed.
+// wait returns the pause before the stream is resumed.
 func (p *resumePoint) wait(otherwise time.Duration) time.Duration { return cmp.Or(p.retry, otherwise) }
 
-// read calls message with the text of each message, or with errEventTooLong in its
-// place, until message returns false. Otherwise it returns the end of the stream.
+// read calls message with the text of each message, or with errEventTooLong instead. It
+// returns nil when message returns false, and an error when the stream ends.
 func (p *resumePoint) read(e *events, message func(text string, err error) bool) error {
 	for {
 		ev, err := e.next()
@@ -196,7 +195,7 @@ func (p *resumePoint) read(e *events, message func(text string, err error) bool)
 			p.came, p.moved = true, p.moved || ev.id != p.lastID
 			p.lastID = ev.id
 		}
-		if err == nil && (ev.kind != "" || ev.data == "") { // the event may be there for its id alone
+		if err == nil && (ev.kind != "" || ev.data == "") { // an event may have only an id
 			continue
 		}
 		p.came, p.moved = true, true

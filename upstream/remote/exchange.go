@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// resumeAfter is how long to wait before a stream is resumed if the server does
-	// not say.
+	// resumeAfter is how long to wait before a stream is resumed, if the server sent no
+	// retry field.
 	resumeAfter = 500 * time.Millisecond
 
 	// maxResumes is how often a stream is resumed without an event in between.
@@ -24,13 +24,12 @@ const (
 	// refusalTimeout bounds how long the body of an error may take.
 	refusalTimeout = 5 * time.Second
 
-	// lingering is how long the server may take to end a stream after the response.
-	// If it does, the connection can be used again.
+	// lingering is how long the server may take to end a stream after the reply. If it
+	// does, the connection can be reused.
 	lingering = 250 * time.Millisecond
 )
 
-// An exchange is one request and what comes on the response to it, until its
-// reply.
+// An exchange is one request, and the messages on the response to it until the reply.
 type exchange struct {
 	t       *transport
 	at      *endpoint
@@ -39,15 +38,15 @@ type exchange struct {
 	related jsonrpc.ID                 // set on messages that are passed on; zero for requests of our own
 	reach   *reach                     // how far the request came
 	began   func(http.Header) *failure // called with the header of a success; may be nil
-	pass    func(received) bool        // called with what comes before the reply; false: nobody wants it any more
+	pass    func(received) bool        // called with each message before the reply; false ends the exchange
 
 	resp  *http.Response // nil before it has come
 	vague bool           // the reply came with an error status and without an id
 	place resumePoint    // in the stream
 }
 
-// run posts the request m and reads until its reply. The caller calls close or
-// linger.
+// run posts the request m and reads until its reply. The caller calls close or linger
+// afterwards.
 func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
 	resp, f := x.t.post(ctx, x.at, m, x.header, x.reach) //nolint:bodyclose // close and linger do
 	if f != nil {
@@ -89,8 +88,8 @@ func (x *exchange) status() int {
 	return x.resp.StatusCode
 }
 
-// refusal returns what an error status says: an error of JSON-RPC if the body is
-// one, which may have no id.
+// refusal reads the response with an error status: the body may be an error of JSON-RPC,
+// with or without an id.
 func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	f := x.t.refusedBy(x.resp)
 	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
@@ -127,10 +126,10 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	return reply, nil
 }
 
-// tellsLoss reports whether the error of a 400 says that the server does not know the
-// session. It ought to be a 404, but servers made after the examples of the TypeScript
-// SDK say it so. Their error has no code of its own: only its text tells. Without this,
-// the clients of such a server would have to be restarted with it.
+// tellsLoss reports whether the error of a 400 means that the server does not know the
+// session. The status should be 404, but servers modelled on the examples of the TypeScript
+// SDK send 400, and only the error's text tells which error it is. Without this, clients
+// would have to be restarted together with such a server.
 func tellsLoss(e json.RawMessage) bool {
 	if errorCode(e) != jsonrpc.CodeConnectionClosed {
 		return false
@@ -140,7 +139,7 @@ func tellsLoss(e json.RawMessage) bool {
 	return strings.Contains(message, "session") || strings.Contains(message, "not initialized")
 }
 
-// readJSON reads a body that is the reply, or in 2025-03-26 an array with it.
+// readJSON reads a body that is the reply, or in 2025-03-26 an array that has it.
 func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 	most := x.t.limits.MaxMessage()
 	text, err := io.ReadAll(io.LimitReader(x.resp.Body, int64(most)+1))
@@ -157,8 +156,8 @@ func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 	return reply, f
 }
 
-// take reads one message, or in 2025-03-26 several. It returns the reply if that
-// is among them.
+// take reads one message, or in 2025-03-26 an array of them. It returns the reply if it is
+// one of them, and passes the others on.
 func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Message, f *failure) {
 	m, err := x.t.limits.Decode(text)
 	if err != nil {
@@ -198,8 +197,8 @@ func elements(m *jsonrpc.Message) []*jsonrpc.Message {
 	return m.Batch
 }
 
-// mine reports whether m is the reply. An error without an id can be about
-// nothing else.
+// mine reports whether m is the reply. An error without an id counts as the reply, since
+// only one request was posted.
 func (x *exchange) mine(m *jsonrpc.Message) (*jsonrpc.Message, bool) {
 	if !m.IsResponse() || !m.ID.IsZero() && !same(m.ID, x.id) {
 		return nil, false
@@ -211,8 +210,8 @@ func (x *exchange) mine(m *jsonrpc.Message) (*jsonrpc.Message, bool) {
 	return m, true
 }
 
-// same reports whether a reply's id is that of the request. A server that
-// answers 5 with 5.0 or "5" means 5.
+// same reports whether a reply's id is the request's. Some servers answer 5 with 5.0
+// or "5".
 func same(reply, request jsonrpc.ID) bool {
 	if reply == request {
 		return true
@@ -222,7 +221,7 @@ func same(reply, request jsonrpc.ID) bool {
 	return isInt && ok && got == n
 }
 
-// readStreams reads the event stream, and what resumes it, until the reply.
+// readStreams reads the event stream, and the streams that resume it, until the reply.
 func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure) {
 	for resumes := 0; ; {
 		if x.resp != nil {
@@ -261,8 +260,8 @@ func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, f *f
 	return reply, f, end
 }
 
-// resume opens the rest of the stream, after as long as the server wants. If that has
-// failed for now, x.resp is nil.
+// resume opens the rest of the stream, after the pause that the server asked for. If the
+// attempt may be repeated, it returns nil and leaves x.resp nil.
 func (x *exchange) resume(ctx context.Context) *failure {
 	defer x.t.failures.try()()
 	if err := sleep(ctx, x.place.wait(resumeAfter)); err != nil {
@@ -270,9 +269,9 @@ func (x *exchange) resume(ctx context.Context) *failure {
 	}
 	resp, f := x.t.get(ctx, x.at, x.place.lastID)
 	switch {
-	case f != nil && f.phase == jsonrpc.NotSent || ctx.Err() != nil: // nobody there
+	case f != nil && f.phase == jsonrpc.NotSent || ctx.Err() != nil: // unreachable
 		if f != nil {
-			f.phase = jsonrpc.InFlight // of the request
+			f.phase = jsonrpc.InFlight // the request itself was sent
 			return f
 		}
 		resp.Body.Close()
@@ -298,8 +297,8 @@ func (x *exchange) close() {
 	}
 }
 
-// linger ends the exchange of a request that was answered. The server gets a moment
-// to end the response by itself, then cancel aborts it.
+// linger ends the exchange of an answered request. It gives the server a moment to end
+// the response by itself, then cancel aborts it.
 func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	if x.resp == nil {
 		return
@@ -310,7 +309,7 @@ func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	x.close()
 }
 
-// member returns the value of a key of an object, nil if it cannot be read.
+// member returns the value of a key of an object, nil if there is none or it is invalid.
 func member(object []byte, key string) []byte {
 	value, err := jsonrpc.Member(object, key)
 	if err != nil {
@@ -325,8 +324,8 @@ func errorCode(e json.RawMessage) int {
 	return code
 }
 
-// ownID returns the id of a request that is not the client's. Its clients' ids are
-// integers.
+// ownID returns an id for a request of our own. It collides with no call of the session,
+// since their ids are integers.
 func ownID(name string) jsonrpc.ID {
 	id, _ := jsonrpc.ParseID(jsonrpc.Quote("mcp-proxy:" + name))
 	return id

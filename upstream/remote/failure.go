@@ -18,27 +18,27 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Why work that depends on a context was given up.
+// Causes with which contexts are cancelled.
 var (
 	errCancelled   = errors.New("the request was cancelled")
 	errSessionLost = errors.New("the server has forgotten the session")
 	errStalled     = errors.New("the server does not read the request")
 )
 
-// A failure is why a request has no answer. It becomes an error in the answer's
-// place, and counts for the log.
+// A failure is why a call got no answer from the server. The call is answered with an
+// error made from it, and the log counts it.
 type failure struct {
 	cause  jsonrpc.Cause
 	phase  jsonrpc.Phase // how far the request came
 	status int           // of the HTTP response; zero if there was none
 	oauth  bool          // the response asks for OAuth
-	says   string        // as in jsonrpc.ClosedError; "" leaves that to the rest
+	says   string        // as in jsonrpc.ClosedError; "" for the default text
 	fixed  bool          // only a change of the configuration helps
-	event  string        // in the log; "" if it is not there
+	event  string        // in the log; "" before it is logged
 	lost   bool          // the server does not know the session: the request did not run
 	err    error         // for the log; may be nil
 
-	// said is the server's own error beside lost. It is the answer if a new session
+	// said is the server's own error if lost is set. It is the answer if a new session
 	// does not help.
 	said *jsonrpc.Message
 }
@@ -51,7 +51,7 @@ func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	return jsonrpc.NewError(id, f.end().Wire(jsonrpc.CodeInternalError, upstream, f.phase))
 }
 
-// end returns what the failure is as the end of a session, which delivered nothing.
+// end returns the failure as the end of a session that delivered nothing.
 func (f *failure) end() *jsonrpc.ClosedError {
 	end := &jsonrpc.ClosedError{Cause: f.cause, Event: f.event, Says: f.says, Lasting: f.lasting(), Err: f.err}
 	switch {
@@ -63,10 +63,10 @@ func (f *failure) end() *jsonrpc.ClosedError {
 	return end
 }
 
-// denied reports whether the server rejected our credentials, or waits for a login.
+// denied reports whether the server rejected our credentials, or a login is needed.
 func (f *failure) denied() bool { return isRefusal(f.status) || f.cause == jsonrpc.CauseLogin }
 
-// lasting reports whether trying again cannot help before somebody changes something.
+// lasting reports whether retrying is useless until the configuration or the server changes.
 func (f *failure) lasting() bool {
 	switch f.status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -75,13 +75,13 @@ func (f *failure) lasting() bool {
 	return f.fixed || f.status >= 300 && f.status < 500
 }
 
-// broke reports whether the connection or the stream broke before the answer came,
-// so that nobody knows whether the request ran.
+// broke reports whether the connection or the stream broke before the answer came, so that
+// the request may or may not have run.
 func (f *failure) broke() bool {
 	return f.cause != jsonrpc.CauseInvalidResponse && f.status == 0 && f.phase == jsonrpc.InFlight
 }
 
-// text returns the cause, or what is wrong with the answer, for a log.
+// text returns the cause for a log, or why the answer was invalid.
 func (f *failure) text() string {
 	if f.cause == jsonrpc.CauseInvalidResponse {
 		return f.err.Error()
@@ -99,8 +99,8 @@ func refused(status int) *failure {
 	return &failure{cause: jsonrpc.HTTPCause(status), phase: jsonrpc.InFlight, status: status}
 }
 
-// refusedBy is refused for a response, which may ask for OAuth. With credentials it is
-// those that the server refuses.
+// refusedBy is refused for a response, which may ask for OAuth. If we sent credentials, the
+// server has rejected those instead.
 func (t *transport) refusedBy(resp *http.Response) *failure {
 	f := refused(resp.StatusCode)
 	f.oauth = t.credentials == nil && f.denied() && asksForOAuth(resp.Header.Values("Www-Authenticate"))
@@ -115,8 +115,8 @@ func asksForOAuth(challenges []string) bool {
 
 var resourceMetadata = regexp.MustCompile(`(?i)(^|[\s,])resource_metadata\s*=`)
 
-// broken returns the failure of a request because of err. If the server was not reached
-// the request was not sent.
+// broken returns the failure of a request because of err. reached is whether it may have
+// been sent.
 func broken(ctx context.Context, err error, reached bool) *failure {
 	f := &failure{cause: CauseOf(err), phase: jsonrpc.InFlight, fixed: isUntrusted(err), err: loggable(err)}
 	switch cause := context.Cause(ctx); {
@@ -131,8 +131,8 @@ func broken(ctx context.Context, err error, reached bool) *failure {
 	return f
 }
 
-// dropped returns the failure of a request whose event stream is over, with
-// io.EOF if the server ended it.
+// dropped returns the failure of a request whose event stream ended with end: io.EOF if
+// the server ended it.
 func dropped(ctx context.Context, end error) *failure {
 	f := broken(ctx, end, true)
 	if end == io.EOF && context.Cause(ctx) == nil {
@@ -141,8 +141,8 @@ func dropped(ctx context.Context, end error) *failure {
 	return f
 }
 
-// loggable returns an error of net/http without the URL and without what it quotes of
-// the response: that is the server's choice and may repeat our own headers.
+// loggable returns an error of net/http without the URL and without quotes of the response,
+// in which a server may repeat our own headers.
 func loggable(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		err = e.Err
@@ -154,7 +154,7 @@ func loggable(err error) error {
 	return errors.New(strings.TrimRight(said, " :[("))
 }
 
-// causes of the errors that can be told by comparing.
+// causes are the causes of errors that errors.Is finds.
 var causes = []struct {
 	err   error
 	cause jsonrpc.Cause
@@ -169,7 +169,7 @@ var causes = []struct {
 	{net.ErrClosed, jsonrpc.CauseConnectionLost},
 }
 
-// CauseOf returns what an error of net or net/http is for clients.
+// CauseOf returns the cause that clients see of an error of net or net/http.
 func CauseOf(err error) jsonrpc.Cause {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
@@ -199,7 +199,7 @@ func CauseOf(err error) jsonrpc.Cause {
 	return jsonrpc.CauseRequestFailed
 }
 
-// isUntrusted reports whether the server's certificate was not accepted.
+// isUntrusted reports whether we did not accept the server's certificate.
 func isUntrusted(err error) bool {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	return untrusted
@@ -209,7 +209,7 @@ func isTLS(err error) bool {
 	certificate := isUntrusted(err)
 	_, record := errors.AsType[tls.RecordHeaderError](err)
 	op, isOp := errors.AsType[*net.OpError](err)
-	alert := isOp && (op.Op == "remote error" || op.Op == "local error") // of crypto/tls, which has no type for it
+	alert := isOp && (op.Op == "remote error" || op.Op == "local error") // crypto/tls has no type for alerts
 	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
 	_, host := errors.AsType[x509.HostnameError](err)
 	_, other := errors.AsType[x509.CertificateInvalidError](err)

@@ -11,33 +11,33 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Failures go into one line of the log until none has come for gathered: on a busy
-// machine those of one event are far apart. It waits for requests that try to go on, too.
-// The line comes mostGathered after the first at the latest.
+// Failures are gathered into one log line until none has come for the time gathered: on a
+// busy machine the failures of one event are far apart. The line also waits for requests
+// that are being resumed. It comes mostGathered after the first failure at the latest.
 const (
 	gathered     = 500 * time.Millisecond
 	mostGathered = 5 * time.Second
 )
 
-// A failureLog makes one line of the log of what fails together. When a server dies
-// under 200 requests that is one event, though some of them are only refused when
-// they try to go on.
+// A failureLog writes one log line for requests that fail together. When a server dies with
+// 200 requests in flight, that is one event, though some of them only fail when they are
+// resumed.
 type failureLog struct {
 	// Static.
 	log  *slog.Logger
 	name string              // of the upstream
-	tell func(observe.Event) // of each event, and again of what is gathered into it; nil for nobody
+	tell func(observe.Event) // called with each event, and again with each failure added to it; may be nil
 
 	mu      sync.Mutex // guards the fields below
 	failed  []failedFor
-	streams int           // outside of requests that were lost with them
-	trying  int           // requests that broke off and try to go on
-	event   observe.Event // of what is gathered, or was last
+	streams int           // streams outside calls that were lost, too
+	trying  int           // requests that are being resumed
+	event   observe.Event // of the failures that are gathered, or were last
 	timer   *time.Timer   // set while failures are gathered
 	first   time.Time     // when that began
-	last    time.Time     // when one was counted, or does not try to go on any more
-	told    bool          // the log has a line about a failure, and no request succeeded since
-	denial  string        // the event of refused credentials, likewise; "" for none
+	last    time.Time     // when a failure was counted, or resuming ended
+	told    bool          // a failure was logged, and no request has succeeded since
+	denial  string        // event of rejected credentials, if no request has succeeded since; "" for none
 }
 
 // failedFor are the failures of one cause.
@@ -47,16 +47,16 @@ type failedFor struct {
 	err   error // of the first
 }
 
-// count notes that a request failed. What fails together is one event.
+// count adds a failed request to the event.
 func (l *failureLog) count(f *failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.addLocked(f, 1, 0)
 }
 
-// lose notes that a stream outside of requests was lost, or could not be opened again,
-// because the server is unreachable. While nobody calls it nothing else shows that it
-// is gone. The log hears of it once, and not at all if requests have failed.
+// lose adds a stream outside calls that was lost, or could not be opened again, because the
+// server is unreachable. Without calls nothing else shows that the server is gone. It is
+// logged once, and not at all if failed requests were logged.
 func (l *failureLog) lose(f *failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,14 +88,14 @@ func (l *failureLog) addLocked(f *failure, requests, streams int) {
 	}
 }
 
-// eventOf returns a new event that begins with a failure.
+// eventOf returns a new event for a failure.
 func (l *failureLog) eventOf(kind observe.EventKind, f *failure) observe.Event {
 	end := f.end()
 	end.Event = jsonrpc.NewEvent()
 	return observe.EventOf(kind, l.name, end)
 }
 
-// try notes that a request which broke off tries to go on, until tried is called.
+// try counts a request that is being resumed, until tried is called.
 func (l *failureLog) try() (tried func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,18 +104,18 @@ func (l *failureLog) try() (tried func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.trying--
-		l.last = time.Now() // it may be counted in a moment
+		l.last = time.Now() // the request may be counted right after
 	}
 }
 
-// due writes the line of what was gathered if nothing more is to come, or it is late.
+// due writes the line, unless it has to wait for more failures.
 func (l *failureLog) due() {
 	if !l.waits() {
 		l.flush()
 	}
 }
 
-// waits reports whether the line has to wait. Then due is called again.
+// waits reports whether the line has to wait. If so, it has scheduled another call of due.
 func (l *failureLog) waits() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +133,7 @@ func (l *failureLog) waits() bool {
 	return wait > 0
 }
 
-// flush writes the line of what was gathered, if anything was.
+// flush writes the line now, if any failures were gathered.
 func (l *failureLog) flush() {
 	l.mu.Lock()
 	failed, streams, event := l.failed, l.streams, l.event.ID
@@ -167,7 +167,7 @@ func (l *failureLog) flush() {
 	log.Warn("requests to the upstream failed", "requests", count)
 }
 
-// mention notes a failure that is worth no line of its own.
+// mention reports a failure that is logged only at level debug.
 func (l *failureLog) mention(m *jsonrpc.Message, f *failure) {
 	e := l.eventOf(observe.RequestsFailed, f)
 	e.Requests = 1
@@ -178,8 +178,8 @@ func (l *failureLog) mention(m *jsonrpc.Message, f *failure) {
 	l.log.Debug("request to the upstream failed", "method", m.Method, "id", m.ID.String(), "cause", f.text(), "event", f.event)
 }
 
-// denied notes that the server refuses the credentials. The log hears of the first
-// time, and all until the next success are the same event.
+// denied reports that the server rejected the credentials. Only the first time is logged,
+// and all rejections until the next success are one event.
 func (l *failureLog) denied(f *failure) {
 	l.mu.Lock()
 	first := l.denial == ""
@@ -202,8 +202,8 @@ func (l *failureLog) denied(f *failure) {
 	}
 }
 
-// accepted notes that a request succeeded: the server is there, and the credentials
-// are good.
+// accepted records that a request succeeded: the server is reachable, and accepts the
+// credentials.
 func (l *failureLog) accepted() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

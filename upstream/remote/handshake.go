@@ -22,29 +22,29 @@ const (
 	leaveAfterGET = 250 * time.Millisecond // if that stream was open
 )
 
-// A handshake keeps back what the server cannot make sense of yet: what is behind
-// initialize until that is answered, and what is behind initialized until the server
-// has accepted that.
+// A handshake delays messages that the server is not ready for: those after initialize
+// until it is answered, and those after initialized until the server has accepted it.
 type handshake struct {
 	opened, ready chan struct{}
-	open          func() // lets the messages behind initialize go; repeatable
-	isReady       func() // lets the messages behind initialized go; repeatable
+	open          func() // releases the messages after initialize; repeatable
+	isReady       func() // releases the messages after initialized; repeatable
 
 	mu   sync.Mutex      // guards the field below
-	gate <-chan struct{} // what messages that are sent now wait for; nil: nothing
+	gate <-chan struct{} // of the next message; nil for none
 }
 
 func newHandshake(sse bool) *handshake {
 	h := &handshake{opened: make(chan struct{}), ready: make(chan struct{})}
 	h.open = sync.OnceFunc(func() { close(h.opened) })
 	h.isReady = sync.OnceFunc(func() { close(h.ready) })
-	if sse { // there is a stream to be opened first
+	if sse { // initialize waits for the stream
 		h.gate = h.opened
 	}
 	return h
 }
 
-// gateOf returns what the next message that is sent has to wait for.
+// gateOf returns the channel that m has to wait for, nil for none. It must be called in
+// the order in which messages are sent.
 func (h *handshake) gateOf(m *jsonrpc.Message) (gate <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,8 +60,7 @@ func (h *handshake) gateOf(m *jsonrpc.Message) (gate <-chan struct{}) {
 	return gate
 }
 
-// greet posts initialize in an exchange with an endpoint that has no session yet, which
-// then has one.
+// greet posts initialize in an exchange, and sets the session of its endpoint.
 func greet(ctx context.Context, x *exchange, m *jsonrpc.Message) (*jsonrpc.Message, *failure) {
 	x.began = func(h http.Header) *failure {
 		id := h.Get(headerSession)
@@ -81,8 +80,8 @@ func greet(ctx context.Context, x *exchange, m *jsonrpc.Message) (*jsonrpc.Messa
 	return reply, f
 }
 
-// mayBeSSE reports whether a server that refuses initialize with a status may be one
-// of HTTP+SSE (2025-11-25 basic/transports, backwards compatibility).
+// mayBeSSE reports whether a server that refuses initialize with this status may speak
+// HTTP+SSE (2025-11-25 basic/transports, backwards compatibility).
 func mayBeSSE(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusNotFound || status == http.StatusMethodNotAllowed
 }

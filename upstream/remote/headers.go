@@ -19,10 +19,10 @@ const (
 	headerParam   = "Mcp-Param-" // and a name that the server gave
 )
 
-// headers are those that the configuration wants sent with each request.
+// headers are the configured headers of each request.
 type headers struct {
 	values map[string]string
-	files  map[string]*secretfile.File // win over values
+	files  map[string]*secretfile.File // override values
 }
 
 func newHeaders(values, from map[string]string) headers {
@@ -33,7 +33,7 @@ func newHeaders(values, from map[string]string) headers {
 	return h
 }
 
-// refused has the files read again before the next request: the server refused the
+// refused makes the next request read the files again, since the server rejected the
 // credentials.
 func (h headers) refused() {
 	for _, file := range h.files {
@@ -41,9 +41,9 @@ func (h headers) refused() {
 	}
 }
 
-// read returns the headers, without those that the configuration cannot set. A file
-// that cannot be read, or a value that cannot be sent, is an error that names both
-// header and file, never the content.
+// read returns the headers, without those that belong to the protocol. The error, for a
+// file that cannot be read or a value that cannot be sent, names header and file, never
+// the content.
 func (h headers) read() (http.Header, error) {
 	header := make(http.Header, len(h.values)+len(h.files)+8)
 	for name, value := range h.values {
@@ -66,8 +66,8 @@ func (h headers) read() (http.Header, error) {
 	return header, nil
 }
 
-// isProtocols reports whether a header, its name in canonical form, says something
-// that only the sender of a request can know.
+// isProtocols reports whether a header, named in canonical form, is the protocol's, which
+// the configuration must not set.
 func isProtocols(name string) bool {
 	switch name {
 	case headerSession, headerVersion, headerResume, headerMethod, headerName, "Accept-Encoding":
@@ -86,19 +86,19 @@ func headerIn(file *secretfile.File) (string, error) {
 	return value, err
 }
 
-// CheckHeaderFile reports why a file cannot be one of [Server.HeadersFrom]. The
-// error does not name it.
+// CheckHeaderFile returns an error if a file cannot be used in [Server.HeadersFrom]. The
+// error does not name the file.
 func CheckHeaderFile(path string) error {
 	_, err := headerIn(&secretfile.File{Path: path})
 	return err
 }
 
-// sendable reports whether a header may have that value.
+// sendable reports whether a header may have this value.
 func sendable(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
 
-// visible reports whether s has only visible characters, as the id of a session must.
+// visible reports whether s has only visible ASCII characters, as a session id must.
 func visible(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// inDepth is how many messages wait for Recv; then the streams that they come on
+// inDepth is how many messages wait for Recv. When it is full, the streams that bring them
 // wait.
 const inDepth = 16
 
@@ -40,8 +40,8 @@ func newInbox() *inbox {
 	return &inbox{in: make(chan received, inDepth), ended: make(chan struct{})}
 }
 
-// Recv implements jsonrpc.Conn. The end is a [*jsonrpc.ClosedError], after what
-// had come before it; after Close it is jsonrpc.ErrClosed.
+// Recv implements jsonrpc.Conn. After the last message it returns a
+// [*jsonrpc.ClosedError], or jsonrpc.ErrClosed after Close.
 func (b *inbox) Recv() (*jsonrpc.Message, error) {
 	select {
 	case r := <-b.in:
@@ -87,7 +87,7 @@ func (b *inbox) end(err error) {
 	})
 }
 
-// over returns what Send fails with, nil before the end.
+// over returns the error of Send, nil before the end.
 func (b *inbox) over() error {
 	select {
 	case <-b.ended:
@@ -123,8 +123,8 @@ func newLife(ctx context.Context) *life {
 	return l
 }
 
-// spawn runs fn in a goroutine that Close waits for. It does not once the session is
-// being left.
+// spawn runs fn in a goroutine that Close waits for. Once Close has begun it returns false
+// and runs nothing.
 func (l *life) spawn(fn func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,14 +135,14 @@ func (l *life) spawn(fn func()) bool {
 	return true
 }
 
-// fail ends the session because of what happened to it.
+// fail ends the session with a cause, and gives up all its work.
 func (l *life) fail(end *jsonrpc.ClosedError) {
 	end.Delivered = l.delivered.Load()
 	l.end(end)
 	l.cancel()
 }
 
-// leave ends the session because it is closed: nothing begins any more.
+// leave ends the session because of Close. No goroutine starts any more.
 func (l *life) leave() {
 	l.end(jsonrpc.ErrClosed)
 	l.mu.Lock()
@@ -150,20 +150,19 @@ func (l *life) leave() {
 	l.leaving = true
 }
 
-// left is the end of Close.
+// left is the last step of Close.
 func (l *life) left() {
 	l.unhook()
 	l.cancel()
 }
 
-// refuse answers a request that a Table of requests did not take. Send must not wait
-// for that.
+// refuse answers a call that the Table did not accept. It does not wait for Recv.
 func (l *life) refuse(upstream string, id jsonrpc.ID, err error) {
 	l.spawn(func() { l.put(received{m: refusal(upstream, id, err)}) })
 }
 
-// refusal returns the answer to a request that a Table of requests did not take. If its
-// id is in use the answer has none: it would be taken for that of the first request.
+// refusal returns the answer to a call that a Table did not accept. If the call's id is in
+// use, the answer has no id: it would be taken for the answer to the first call.
 func refusal(upstream string, id jsonrpc.ID, err error) *jsonrpc.Message {
 	if errors.Is(err, jsonrpc.ErrInUse) {
 		return jsonrpc.NewError(jsonrpc.ID{}, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Duplicate request id"})
@@ -171,7 +170,7 @@ func refusal(upstream string, id jsonrpc.ID, err error) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.Overloaded(upstream))
 }
 
-// sleep waits, for as long as ctx lives.
+// sleep waits for d. It returns early with an error if ctx is done.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -10,28 +10,29 @@ import (
 )
 
 const (
-	// healthy is how long a stream must live to be no failure though nothing came.
+	// healthy is how long a stream without events must live to count as no failure.
 	healthy = 10 * time.Second
 
-	// hearTime is how long requests wait for the server to answer to the GET. Some
-	// servers ask what belongs to a call on that stream, and ask nobody without it.
-	// Others answer only when they have something to say.
+	// hearTime is how long calls wait for the server to answer the GET. Some servers
+	// send the requests of a call on that stream, and drop them without it. Others answer
+	// the GET only when they have something to send.
 	hearTime = 250 * time.Millisecond
 )
 
-// An eventListener reads what the server says outside of calls, on the stream of a GET. A
-// server need not offer one. One that did, and broke it off, is asked again.
+// An eventListener reads the messages that the server sends outside calls, on the stream
+// of a GET. A server need not offer that stream. If it did once, the listener opens it
+// again whenever it ends.
 type eventListener struct {
 	t       *transport
 	at      *endpoint
 	heard   func()                                   // called after each answer to a GET
-	message func(text string, tooLong error) bool    // called with what comes; false: nobody wants it any more
+	message func(text string, tooLong error) bool    // called with each message; returns false at the session's end
 	renew   func(ctx context.Context) (renewed bool) // called when the server has forgotten the session
 
 	place resumePoint // in the stream
 }
 
-// run reads one stream after the other, for as long as the endpoint is in use.
+// run reads one stream after the other while the endpoint is in use.
 func (l *eventListener) run() {
 	defer l.heard()
 	ctx := l.at.ctx
@@ -53,12 +54,12 @@ func (l *eventListener) run() {
 		case !worked || status == http.StatusMethodNotAllowed:
 			l.t.failures.log.Debug("upstream offers no stream outside calls", "status", status)
 			return
-		case status == http.StatusNotFound && l.at.id != "": // no request may notice for long
+		case status == http.StatusNotFound && l.at.id != "": // calls would notice only when they are posted
 			if l.renew(ctx) {
 				return
 			}
 		case status != 0 && status < 500:
-			l.place.lastID = "" // that may be what it does not like
+			l.place.lastID = "" // the server may have refused because of it
 		}
 		if l.place.came || time.Since(began) > healthy {
 			pause.Reset()
@@ -73,9 +74,8 @@ func (l *eventListener) run() {
 	}
 }
 
-// read reads one stream to its end. It returns the status of the response, 200 only
-// with a stream, and zero without a response. The failure is that the server is out
-// of reach.
+// read reads one stream to its end. It returns the status of the response: 200 only if it
+// was a stream, zero if there was none. The failure means that the server is unreachable.
 func (l *eventListener) read(ctx context.Context) (status int, f *failure) {
 	l.place.came = false
 	resp, f := l.t.get(ctx, l.at, l.place.lastID)
@@ -99,7 +99,7 @@ func (l *eventListener) read(ctx context.Context) (status int, f *failure) {
 	return http.StatusOK, nil
 }
 
-// soon calls then once: when the function that it returns is called, or after hearTime.
+// soon calls then once: when the returned function is called, or after hearTime.
 func soon(then func()) func() {
 	then = sync.OnceFunc(then)
 	timer := time.AfterFunc(hearTime, then)

@@ -15,48 +15,49 @@ import (
 )
 
 const (
-	// maxTools and maxToolBytes bound what is known about tools. One more takes
-	// the place of any other.
+	// maxTools and maxToolBytes bound the memory for tools. A further tool evicts any
+	// other.
 	maxTools     = 8192
 	maxToolBytes = 4 << 20
 
-	// maxPages bounds a list of tools that is made for a call.
+	// maxPages bounds the pages of a list that is made for a call.
 	maxPages = 64
 
-	// relistAfter is how long no other list is made for calls of tools that were not
-	// in the last one. They go as they are: the server says -32020 if that is wrong.
+	// relistAfter is the least time between two lists for calls of unknown tools. Calls
+	// meanwhile are posted without repeated headers: the server answers -32020 if it
+	// needs them.
 	relistAfter = time.Minute
 )
 
-// tools is what a server's tools want repeated in headers. It is learnt from all
-// lists that pass, and from those made for a call.
+// tools remembers which arguments a server's tools want repeated in headers. It learns from
+// all lists that pass, and from those made for a call.
 type tools struct {
 	t    *transport    // static
 	turn chan struct{} // has an element while a list is made for a call; capacity 1
 
 	mu     sync.Mutex // guards the fields below
 	known  map[string]tool
-	bytes  int       // of known, about
+	bytes  int       // of known, approximately
 	listed time.Time // when the last list for a call ended
-	rounds int       // such lists that have ended
+	rounds int       // number of such lists
 }
 
-// A tool is what is known of one.
+// A tool is what a list says of one tool.
 type tool struct {
 	mirrors []mcp.Mirror
-	fault   string // why clients must not see it; "" if they may
+	fault   string // why clients must not see the tool; "" if they may
 	bytes   int
 }
 
-// mirrors returns the parameters of a tool that headers repeat.
+// mirrors returns the arguments of a tool that headers repeat.
 func (t *tools) mirrors(name string) []mcp.Mirror {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.known[name].mirrors
 }
 
-// learn notes the tools of a result of tools/list. It returns the result without those
-// that clients must not see: their annotations for headers are malformed (2026-07-28
+// learn records the tools in a result of tools/list. It returns the result without tools
+// whose header annotations are malformed: clients must not see those (2026-07-28
 // server/tools, "x-mcp-header").
 func (t *tools) learn(result json.RawMessage, log *slog.Logger) json.RawMessage {
 	var at [1]jsonrpc.Span
@@ -80,7 +81,7 @@ func (t *tools) learn(result json.RawMessage, log *slog.Logger) json.RawMessage 
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: list})
 }
 
-// learnOne notes one tool. It reports whether clients may see it.
+// learnOne records one tool. It reports whether clients may see it.
 func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 	name, named := jsonrpc.Unquote(member(definition, "name"))
 	mirrors, err := mcp.Mirrors(member(definition, "inputSchema"))
@@ -100,7 +101,8 @@ func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 	return next.fault == ""
 }
 
-// put notes a tool, unless it is too large. It reports whether it is new or has changed.
+// put records a tool, unless it is too large. It reports whether the tool is new or its
+// fault has changed.
 func (t *tools) put(name string, next tool) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -130,7 +132,7 @@ func (t *tools) forgetLocked(name string) {
 	delete(t.known, name)
 }
 
-// clip shortens, for the log, what a server has written.
+// clip shortens a server's text for the log.
 func clip(text string) string {
 	const most = 128
 	if len(text) <= most {
@@ -139,8 +141,8 @@ func clip(text string) string {
 	return string(bytes.ToValidUTF8([]byte(text[:most]), nil)) + "…"
 }
 
-// learnFor makes the tool known that m calls, if that can be. It returns the round of
-// what is known.
+// learnFor lists the tools if m calls an unknown one. It returns the round of the tools
+// that are known now.
 func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	name, ok := mcp.Read(m).Text(mcp.Key)
 	if m.Method != mcp.MethodToolsCall || !ok {
@@ -158,8 +160,8 @@ func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	return t.round()
 }
 
-// refresh lists the tools for the call m, within talkTimeout, unless that was done
-// since the round seen. If somebody else does it now, it waits for that.
+// refresh lists the tools for the call m, within talkTimeout, unless a list has ended since
+// the round seen. If another call is listing them, it waits for that.
 func (t *tools) refresh(ctx context.Context, m *jsonrpc.Message, seen int) {
 	limited, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
@@ -173,7 +175,7 @@ func (t *tools) refresh(ctx context.Context, m *jsonrpc.Message, seen int) {
 		return
 	}
 	t.list(limited, m)
-	if ctx.Err() != nil { // it was given up, and somebody else may do it
+	if ctx.Err() != nil { // given up: another call may list them
 		return
 	}
 	t.mu.Lock()
@@ -189,7 +191,7 @@ func (t *tools) round() int {
 	return t.rounds
 }
 
-// list lists the tools, all pages of them, in the name of the client that made the call m.
+// list reads all pages of the list of tools, with the _meta of the call m.
 func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
 	meta := jsonrpc.Set(mcp.Read(m).Raw(mcp.InMeta), jsonrpc.Value{Key: "progressToken"}, jsonrpc.Value{Key: mcp.KeyLogLevel})
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta})
@@ -210,9 +212,9 @@ func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
 	}
 }
 
-// ask posts a request of our own to a server of the modern era. It returns the reply
-// and the status that came with it, zero for none. What else comes is dropped. It takes
-// no slot, since a call that has one may wait for it.
+// ask posts a request of our own to a server of the modern era. It returns the reply and
+// the status of the response, zero without one. Other messages are dropped. It takes no
+// slot, since a call that has one may wait for it.
 func ask(ctx context.Context, t *transport, m *jsonrpc.Message) (reply *jsonrpc.Message, status int, f *failure) {
 	header, _ := requestHeader(m, nil)
 	x := &exchange{
@@ -224,10 +226,9 @@ func ask(ctx context.Context, t *transport, m *jsonrpc.Message) (reply *jsonrpc.
 	return reply, x.status(), f
 }
 
-// requestHeader returns the headers that repeat what m says (2026-07-28
-// basic/transports/streamable-http, "Request Metadata"), and the parameters of a tool
-// that mirrors returns. The error is the answer to a request of which no headers can be
-// made.
+// requestHeader returns the headers that repeat parts of m (2026-07-28
+// basic/transports/streamable-http, "Request Metadata"): method, version, name, and the
+// arguments that mirrors returns for a tool. If m is invalid, the error is the answer to it.
 func requestHeader(m *jsonrpc.Message, mirrors func(tool string) []mcp.Mirror) (http.Header, *jsonrpc.Error) {
 	h := http.Header{}
 	if !visible(m.Method) {
@@ -253,7 +254,7 @@ func requestHeader(m *jsonrpc.Message, mirrors func(tool string) []mcp.Mirror) (
 	}
 	name, ok := n.Text(mcp.Key)
 	if !ok {
-		return h, nil // which the server may say
+		return h, nil // the server refuses it
 	}
 	h.Set(headerName, mcp.EncodeHeader(name))
 	if n.Method.Mirrors {

@@ -10,16 +10,16 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxNotes bounds the notifications on their way to a server of the modern era.
-// Then Send waits, for talkTimeout at most.
+// maxNotes bounds the notifications that are posted at once. Then Send waits, for
+// talkTimeout at most.
 const maxNotes = 16
 
-// A modern is a jsonrpc.Conn to a server of the modern era over HTTP. Its requests have
-// nothing in common.
+// A modern is a jsonrpc.Conn to a server of the modern era over HTTP. Its calls are
+// independent of each other.
 //
-// Goroutines, which Close waits for: one run for each call, one for each
-// notification on its way, one while the server is asked again for its era, and for a
-// moment one for each answer that Send makes itself.
+// Goroutines, which Close waits for: one run for each call, one for each notification
+// being posted, one while the server is asked again for its era, and one for each error
+// that Send answers with, until Recv takes it.
 type modern struct {
 	*life
 	t     *transport
@@ -27,14 +27,14 @@ type modern struct {
 	at    *endpoint
 	tools *tools
 	era   *eraProbe
-	notes chan struct{} // an element for each notification on its way
+	notes chan struct{} // an element for each notification being posted
 
 	mu    sync.Mutex // guards calls
 	calls jsonrpc.Table[jsonrpc.ID, *modernCall]
 }
 
-// A modernCall is a request that has no answer yet. Whoever takes it out of
-// modern.calls answers it: its own goroutine, or nobody if it was cancelled.
+// A modernCall is an unanswered call. Its own goroutine takes it out of modern.calls and
+// answers it. A cancelled call was taken out already, and is not answered.
 type modernCall struct {
 	m      *jsonrpc.Message
 	ctx    context.Context
@@ -50,7 +50,7 @@ func newModern(ctx context.Context, t *transport, known *tools, era *eraProbe) *
 	}
 }
 
-// Send implements jsonrpc.Conn. It waits for room at most, never for a response.
+// Send implements jsonrpc.Conn. It may wait for room, but never for a response.
 func (s *modern) Send(m *jsonrpc.Message) error {
 	if err := s.over(); err != nil {
 		return err
@@ -72,10 +72,10 @@ func (s *modern) Send(m *jsonrpc.Message) error {
 // request begins a call.
 func (s *modern) request(m *jsonrpc.Message) {
 	parent := s.work
-	if m.Method == mcp.MethodTasksCancel { // which Close does not give up at once
+	if m.Method == mcp.MethodTasksCancel { // Close gives it half of the grace
 		parent = s.ctx
 	}
-	own := *m // others may still look at m
+	own := *m // the caller may still read m
 	own.Notes = mcp.Read(m)
 	c := &modernCall{m: &own}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
@@ -92,8 +92,8 @@ func (s *modern) request(m *jsonrpc.Message) {
 	}
 }
 
-// cancelled gives up the call that m cancels: closing its response is how the
-// server hears of that (2026-07-28 basic/patterns/cancellation).
+// cancelled gives up the call that m cancels. That closes its response, which tells the
+// server (2026-07-28 basic/patterns/cancellation).
 func (s *modern) cancelled(m *jsonrpc.Message) {
 	id, _ := mcp.Read(m).ID(mcp.Key)
 	s.mu.Lock()
@@ -103,8 +103,8 @@ func (s *modern) cancelled(m *jsonrpc.Message) {
 	}
 }
 
-// notify posts a notification. The core protocol has none, so nobody hears what becomes
-// of it.
+// notify posts a notification. A failure is only logged: the core protocol has no
+// notifications of clients but cancellations.
 func (s *modern) notify(m *jsonrpc.Message) error {
 	select {
 	case s.notes <- struct{}{}:
@@ -115,7 +115,7 @@ func (s *modern) notify(m *jsonrpc.Message) error {
 		defer func() { <-s.notes }()
 		ctx, cancel := context.WithTimeout(s.ctx, talkTimeout)
 		defer cancel()
-		header, _ := requestHeader(m, s.tools.mirrors) // what is wrong with it the server may say
+		header, _ := requestHeader(m, s.tools.mirrors) // the server may refuse invalid ones
 		if f := s.t.deliver(ctx, s.at, m, header, newReach(nil)); f != nil {
 			s.log.Debug("message was not accepted by the upstream", "method", m.Method, "err", f.text())
 		}
@@ -144,20 +144,20 @@ func (s *modern) run(c *modernCall) {
 	}
 }
 
-// take takes a call out. With true the caller is the one to answer it.
+// take takes a call out. If it returns true, the caller must answer the call.
 func (s *modern) take(c *modernCall) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls.Take(c.m.ID, c)
 }
 
-// ask posts a call, and once more where that can help, until its answer. The
-// caller closes the exchange.
+// ask posts a call, once more if that can help, and returns its answer. The caller closes
+// the exchange.
 func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 	m := c.m
 	round := s.tools.learnFor(c.ctx, m)
 	x, reply, f := s.post(c, m)
-	if f == nil && x.resp == nil { // refused here
+	if f == nil && x.resp == nil { // post refused it
 		return x, reply, nil
 	}
 	if isDoubtful(x.status(), reply) {
@@ -189,8 +189,8 @@ func (s *modern) post(c *modernCall, m *jsonrpc.Message) (*exchange, *jsonrpc.Me
 	return x, reply, f
 }
 
-// doubt asks the server again for its era, and ends the stream if that is another one:
-// the server was replaced, and the host has to know.
+// doubt asks the server again for its era, and ends the stream if that has changed: then
+// the server was replaced, and the host must know.
 func (s *modern) doubt() {
 	if !s.era.doubt() {
 		return
@@ -202,9 +202,9 @@ func (s *modern) doubt() {
 	})
 }
 
-// again returns what to post in place of m after its first answer; nil if that is
-// the last. What has effects is posted again only if the server says that it did
-// not run. round is that of the tools that m was posted with.
+// again returns the message to post after the first answer to m, nil if that answer is
+// final. A call that has effects is posted again only if the server says that it did not
+// run. round is the round of the tools when m was posted.
 func (s *modern) again(c *modernCall, m *jsonrpc.Message, round int, reply *jsonrpc.Message, f *failure) *jsonrpc.Message {
 	if c.ctx.Err() != nil {
 		return nil
@@ -214,7 +214,7 @@ func (s *modern) again(c *modernCall, m *jsonrpc.Message, round int, reply *json
 			return nil
 		}
 		again := *m
-		again.ID = ownID("again:" + m.ID.String()) // the other may still be running
+		again.ID = ownID("again:" + m.ID.String()) // the first may still be running
 		return &again
 	}
 	if errorCode(reply.Error) != mcp.CodeHeaderMismatch || m.Method != mcp.MethodToolsCall {
@@ -235,8 +235,7 @@ func (s *modern) answer(c *modernCall, reply *jsonrpc.Message, f *failure) {
 	}})
 }
 
-// note has the log hear of a failure. That a subscription breaks off is usual, and
-// whoever has it asks for another one.
+// note logs a failure. Subscriptions break off often, and their clients renew them.
 func (s *modern) note(c *modernCall, f *failure) {
 	switch {
 	case s.work.Err() != nil:
@@ -251,7 +250,8 @@ func (s *modern) note(c *modernCall, f *failure) {
 	}
 }
 
-// pass brings to Recv what comes before the answer to a call, while that is wanted.
+// pass brings a message before the answer to a call to Recv. It returns false when the call
+// was given up.
 func (s *modern) pass(c *modernCall, r received) bool {
 	m := r.m
 	switch {
@@ -268,9 +268,9 @@ func (s *modern) pass(c *modernCall, r received) bool {
 	return s.offer(r, c.ctx.Done())
 }
 
-// subscribed returns a message of a subscription with the subscription's id, which a
-// server may write differently or have forgotten. It returns nil if the message names
-// another subscription.
+// subscribed returns a message of a subscription with the subscription's id, which some
+// servers omit or write in another form. It returns nil if the message names another
+// subscription.
 func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
 	n := mcp.Read(m)
 	if n.Err(mcp.InMeta, mcp.Subscription) != nil {
@@ -288,9 +288,9 @@ func subscribed(m *jsonrpc.Message) *jsonrpc.Message {
 	return &own
 }
 
-// Close implements jsonrpc.Conn. Recv and Send return at once, and requests are
-// given up, which cancels them. What was sent before still goes out, for half of
-// the grace: notifications and tasks/cancel. Close returns when nothing is left.
+// Close implements jsonrpc.Conn. Recv and Send return at once, and calls are given up,
+// which cancels them. Notifications and tasks/cancel that were sent before still go out,
+// for at most half of the grace. Close returns when nothing is left.
 func (s *modern) Close() error {
 	s.closing.Do(func() {
 		s.leave()

@@ -11,48 +11,46 @@ import (
 )
 
 const (
-	// outDepth is how many notifications and responses wait to be posted; then
-	// Send waits.
+	// outDepth is how many notifications and responses wait to be posted. When it is
+	// full, Send waits.
 	outDepth = 64
 
-	// talkTimeout bounds how long a notification or a response may take, since
-	// those behind it wait.
+	// talkTimeout bounds how long posting a notification or a response may take, since
+	// later ones wait for it.
 	talkTimeout = 10 * time.Second
 
-	// maxCancels bounds the cancellations on their way at once. Those beyond wait,
-	// and what is behind them too. But a server that has taken none within
-	// talkTimeout is not told of those beyond, until it takes one.
+	// maxCancels bounds the cancellations that are posted at once. Further ones wait, and
+	// block the messages behind them. But if the server did not accept the last one
+	// within talkTimeout, further ones are dropped until it accepts one.
 	maxCancels = 32
 )
 
-// An outbox posts the notifications and responses of a session one after the other:
-// two requests on their way at once may overtake each other. Cancellations need no
-// order among themselves, and one after the other the last of many would come too late:
-// others do not wait for them.
+// An outbox posts the notifications and responses of a session one after the other, since
+// concurrent HTTP requests may overtake each other. Cancellations are posted concurrently:
+// they need no order, and in sequence the last of many would come too late.
 //
-// It is no jsonrpc.Queue: what is in it has a gate of its own, and a cancellation has
-// the call that it is about.
+// It is no jsonrpc.Queue, since each message has its own gate, and a cancellation its call.
 type outbox struct {
 	// Static after construction.
 	log     *slog.Logger
 	post    func(ctx context.Context, m *jsonrpc.Message) *failure
-	hurry   context.Context // done: there is no more time to post anything
+	hurry   context.Context // done: nothing is posted any more
 	stop    context.CancelFunc
 	over    <-chan struct{} // closed at the end of the session
 	waiting chan outgoing   // to run; never closed
 	left    chan struct{}   // closed by leave: no more will come
-	done    chan struct{}   // closed when all was posted
+	done    chan struct{}   // closed when everything was posted
 
-	cancels sync.WaitGroup // owned by run; one for each cancellation on its way
+	cancels sync.WaitGroup // owned by run; one for each cancellation being posted
 	slots   chan struct{}  // an element for each of them; capacity maxCancels
-	deaf    atomic.Bool    // the server took too long for the last one
+	deaf    atomic.Bool    // the server did not accept the last one in time
 }
 
-// An outgoing is a notification or a response on its way to the server.
+// An outgoing is a notification or a response that is to be posted.
 type outgoing struct {
 	m       *jsonrpc.Message
-	gate    <-chan struct{} // what it waits for; nil: nothing
-	cancels *httpCall       // the request that m cancels; nil if it cancels none
+	gate    <-chan struct{} // closed when it may be posted; nil: at once
+	cancels *httpCall       // the call that m cancels; nil if it cancels none
 	then    func()          // called when m was posted or never will be; may be nil
 }
 
@@ -65,7 +63,7 @@ func newOutbox(ctx context.Context, log *slog.Logger, over <-chan struct{}, post
 	return o
 }
 
-// put queues what is to be posted. It reports whether it will be.
+// put queues a message. It returns false if the session has ended.
 func (o *outbox) put(t outgoing) bool {
 	select {
 	case o.waiting <- t:
@@ -75,7 +73,7 @@ func (o *outbox) put(t outgoing) bool {
 	}
 }
 
-// run posts what is put. After leave it posts what is left.
+// run posts the queued messages, until leave was called and the queue is empty.
 func (o *outbox) run() {
 	defer close(o.done)
 	defer o.cancels.Wait()
@@ -107,8 +105,8 @@ func (o *outbox) postOne(t outgoing) {
 	}
 }
 
-// deliver posts a message within talkTimeout. It reports whether the server took it, or
-// refused it, in that time.
+// deliver posts a message. It reports whether the server accepted or refused it within
+// talkTimeout.
 func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	ctx, cancel := context.WithTimeout(o.hurry, talkTimeout)
 	defer cancel()
@@ -120,8 +118,8 @@ func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	return ctx.Err() != context.DeadlineExceeded
 }
 
-// cancel posts a cancellation, and does not wait for it. The call is given up when the
-// server has had time to answer it all the same.
+// cancel posts a cancellation in a goroutine of its own. answerTime later it gives up the
+// call, which the server may still answer until then.
 func (o *outbox) cancel(t outgoing) {
 	select {
 	case o.slots <- struct{}{}:
@@ -130,7 +128,7 @@ func (o *outbox) cancel(t outgoing) {
 			t.cancels.cancel(errCancelled)
 			return
 		}
-		o.slots <- struct{}{} // which nobody has for long
+		o.slots <- struct{}{} // each is freed within talkTimeout
 	}
 	o.cancels.Go(func() {
 		defer func() { <-o.slots }()
@@ -143,7 +141,7 @@ func (o *outbox) cancel(t outgoing) {
 	})
 }
 
-// open waits for a gate. With false it will never open.
+// open waits for a gate. It returns false if the gate will never open.
 func (o *outbox) open(gate <-chan struct{}) bool {
 	if gate == nil {
 		return true
@@ -153,7 +151,7 @@ func (o *outbox) open(gate <-chan struct{}) bool {
 		return true
 	case <-o.over:
 	}
-	select { // both at once
+	select { // both may be ready
 	case <-gate:
 		return true
 	default:
@@ -161,17 +159,17 @@ func (o *outbox) open(gate <-chan struct{}) bool {
 	}
 }
 
-// written waits until a request was. With false there is no time for that any more.
+// written waits until a call was written. It returns false if the session ends first.
 func (o *outbox) written(r *reach) bool {
 	late := time.NewTimer(talkTimeout)
 	defer late.Stop()
 	select {
 	case <-r.whenWritten():
-	case <-late.C: // what began to be sent counts as sent
+	case <-late.C: // a call that is being written counts as sent
 	case <-o.hurry.Done():
 	}
 	return o.hurry.Err() == nil
 }
 
-// leave lets nothing in any more.
+// leave closes the queue for new messages.
 func (o *outbox) leave() { close(o.left) }

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// lostAfter is how long requests of a lost session that have no response
-	// yet may still get their own 404, which says that they did not run.
+	// lostAfter is how long calls of a lost session without a response may still get
+	// their own 404, which shows that they did not run.
 	lostAfter = time.Second
 
-	// maxSubscriptions bounds those that a new session is given back.
+	// maxSubscriptions bounds the subscriptions that a new session repeats.
 	maxSubscriptions = 4096
 
-	// maxServerRequests bounds those that are remembered. Others lose their session
-	// unnoticed.
+	// maxServerRequests bounds the requests of the server that are remembered. Further
+	// ones are not cancelled when their session is lost.
 	maxServerRequests = 4096
 )
 
-// A history is what a new session must be told to be what the lost one was.
+// A history is the state of a session that a new one must repeat.
 type history struct {
 	mu            sync.Mutex        // guards the fields below
 	params        []byte            // of initialize
@@ -34,14 +34,14 @@ type history struct {
 	subscriptions map[string][]byte // params of resources/subscribe, by the JSON text of the URI
 }
 
-// begin notes the params of initialize.
+// begin records the params of initialize.
 func (h *history) begin(params []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.params = params
 }
 
-// keep notes what a request that succeeded changed.
+// keep records the change of state by a call that succeeded.
 func (h *history) keep(m *jsonrpc.Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,7 +67,7 @@ func (h *history) initialize() *jsonrpc.Message {
 	return jsonrpc.NewRequest(ownID(mcp.MethodInitialize), mcp.MethodInitialize, h.params)
 }
 
-// replay returns the requests that repeat the rest.
+// replay returns the requests that repeat the rest of the state.
 func (h *history) replay() []*jsonrpc.Message {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,9 +84,8 @@ func (h *history) replay() []*jsonrpc.Message {
 	return requests
 }
 
-// meet makes a new session at an endpoint that has none, and tells it what h remembers.
-// It returns what the client has to hear: of what may have changed while nobody
-// listened.
+// meet begins a new session at an endpoint that has none, and repeats the state in h. It
+// returns notifications for the client, of everything that may have changed meanwhile.
 func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func(received) bool) (news []*jsonrpc.Message, err error) {
 	m := h.initialize()
 	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
@@ -120,7 +119,7 @@ func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func
 	return news, nil
 }
 
-// repeat posts a request of our own.
+// repeat posts a request of our own, and reports whether it succeeded.
 func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message, pass func(received) bool) (accepted bool) {
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
@@ -134,37 +133,37 @@ func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message,
 	return true
 }
 
-// endpoints is where messages go, and the making of a new session there in place of one
-// that the server has forgotten.
+// endpoints holds the endpoint in use, and replaces it when the server has forgotten its
+// session.
 type endpoints struct {
 	mu      sync.Mutex // guards the fields below
 	at      *endpoint
-	renewal *renewal // under way; nil if none is
+	renewal *renewal // in progress; nil for none
 }
 
-// A renewal is waited for by all requests that found out that their session is lost.
+// A renewal makes a new session. All calls that found their session lost wait for it.
 type renewal struct {
 	done chan struct{} // closed at its end
 	next *endpoint     // nil if it failed; written before done is closed, as is err
 	err  error         // why it failed, for the log
 }
 
-// current returns where messages go.
+// current returns the endpoint in use.
 func (e *endpoints) current() *endpoint {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.at
 }
 
-// move has messages go to another endpoint.
+// move sets the endpoint in use.
 func (e *endpoints) move(at *endpoint) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at = at
 }
 
-// renew returns the endpoint to use in place of lost, which it finds or has made: begin
-// starts that, and is false if it cannot.
+// renew returns the endpoint that replaces lost. If there is none, begin starts a renewal,
+// unless one is in progress; begin returns false if it cannot.
 func (e *endpoints) renew(ctx context.Context, lost *endpoint, begin func(*renewal) bool) (*endpoint, *failure) {
 	e.mu.Lock()
 	if e.at != lost {
@@ -194,7 +193,7 @@ func (e *endpoints) renew(ctx context.Context, lost *endpoint, begin func(*renew
 	return r.next, nil
 }
 
-// renewed notes how a renewal went. It is done when its maker says so.
+// renewed records the result of a renewal. The caller closes its done channel.
 func (e *endpoints) renewed(r *renewal, next *endpoint, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -204,8 +203,8 @@ func (e *endpoints) renewed(r *renewal, next *endpoint, err error) {
 	}
 }
 
-// serverRequests are the requests of the server that have no answer yet, by id: the
-// endpoint whose session each belongs to.
+// serverRequests are the unanswered requests of the server, each with the endpoint that it
+// came from.
 type serverRequests struct {
 	mu   sync.Mutex // guards open
 	open jsonrpc.Table[jsonrpc.ID, *endpoint]
@@ -215,13 +214,13 @@ func newServerRequests() *serverRequests {
 	return &serverRequests{open: jsonrpc.Table[jsonrpc.ID, *endpoint]{Max: maxServerRequests}}
 }
 
-// note notes a message of the server.
+// note records a message of the server, if it is a request or cancels one.
 func (r *serverRequests) note(m *jsonrpc.Message, at *endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case m.IsRequest() && r.open.Len() < maxServerRequests:
-		r.open.TakeKey(m.ID) // of a lost session
+		r.open.TakeKey(m.ID) // a lost session may have used the id
 		_ = r.open.Add(m.ID, at)
 	case m.Method == mcp.MethodCancelled:
 		id, _ := mcp.Read(m).ID(mcp.Key)
@@ -229,8 +228,8 @@ func (r *serverRequests) note(m *jsonrpc.Message, at *endpoint) {
 	}
 }
 
-// answer takes out the request that is answered, and reports whether the answer is for
-// an endpoint. The lost session's ids may be in use again.
+// answer takes out an answered request, and reports whether it came from the endpoint at:
+// a new session may use the ids of the lost one again.
 func (r *serverRequests) answer(id jsonrpc.ID, at *endpoint) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -238,7 +237,7 @@ func (r *serverRequests) answer(id jsonrpc.ID, at *endpoint) bool {
 	return !known || asked == at
 }
 
-// of returns the ids of an endpoint's requests.
+// of returns the ids of the requests from an endpoint.
 func (r *serverRequests) of(at *endpoint) (ids []jsonrpc.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,14 +249,14 @@ func (r *serverRequests) of(at *endpoint) (ids []jsonrpc.ID) {
 	return ids
 }
 
-// renew returns the endpoint to use in place of one that the server has forgotten.
+// renew returns the endpoint that replaces one whose session the server has forgotten.
 func (s *serverSession) renew(ctx context.Context, lost *endpoint) (*endpoint, *failure) {
 	return s.endpoints.renew(ctx, lost, func(r *renewal) bool {
 		return s.spawn(func() { s.replace(lost, r) })
 	})
 }
 
-// replace makes a new session in place of a lost one, and brings the renewal to its end.
+// replace makes a new session in place of a lost one, and finishes the renewal.
 func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	next := s.newEndpoint(s.t.url)
 	news, err := meet(s.work, s.t, next, &s.history, s.passer(next))
@@ -276,8 +275,8 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	s.listen(next, func() { close(r.done) })
 }
 
-// forget gives up what belongs to a lost session: calls whose response has
-// begun, others if they hear nothing for a while, and the server's requests.
+// forget fails the calls of a lost session whose response has begun, and the others
+// lostAfter later. It cancels the server's requests.
 func (s *serverSession) forget(lost *endpoint) {
 	silent := s.calls.lose(lost, false)
 	for _, id := range s.asked.of(lost) {

@@ -21,26 +21,26 @@ type Server struct {
 	URL  string // http, https, ws or wss
 	SSE  bool   // only the HTTP+SSE transport of 2024-11-05
 
-	// Headers go with each HTTP request. HeadersFrom are header names and files with
-	// their values, which are read again when they change. They win over Headers, and
-	// the protocol's own headers win over both.
+	// Headers are sent with each HTTP request. HeadersFrom are header names and files with
+	// their values, which are read again when they change. They override Headers, and the
+	// protocol's own headers override both.
 	Headers     map[string]string
 	HeadersFrom map[string]string
 
-	Credentials Credentials // go with each request, and win over the other headers; nil: none
+	Credentials Credentials // sent with each request, overriding Headers and HeadersFrom; nil: none
 
 	TLS           *tls.Config    // nil: the system's roots
 	MaxConcurrent int            // HTTP requests in flight, of all sessions together, except subscriptions; zero: no bound
-	WriteTimeout  time.Duration  // without progress writing; zero means 60 s
-	StopGrace     time.Duration  // for taking leave; zero means 2 s
+	WriteTimeout  time.Duration  // of writing without progress; zero means 60 s
+	StopGrace     time.Duration  // of closing a session; zero means 2 s
 	Limits        jsonrpc.Limits // of one message from the server
 	Log           *slog.Logger   // nil discards
 
-	// Happened is told of each failure of requests that is an event, and again when more
-	// requests fail with it. Nil: nobody wants to know.
+	// Happened is called with each event of failed requests, and again when more requests
+	// fail with it. It may be nil.
 	Happened func(observe.Event)
 
-	// What the sessions share, made by the first that needs it.
+	// Shared by the sessions; made by prepare.
 	once      sync.Once
 	transport *transport
 	tools     *tools
@@ -69,12 +69,12 @@ func (s *Server) prepare() *transport {
 	return s.transport
 }
 
-// Old reports whether the server is one of the HTTP+SSE transport alone, as far as is known.
+// Old reports whether the server is known to have only the HTTP+SSE transport.
 func (s *Server) Old() bool { return s.SSE || s.prepare().old.Load() }
 
 // Dial begins a session of the legacy era. On http and https it does no I/O: the first
-// message that is sent does. On ws and wss it connects. Cancelling ctx ends the session
-// at once; Close takes leave of the server first, and must be called in either case.
+// Send does. On ws and wss it connects. Cancelling ctx ends the session at once, without a
+// DELETE or closing handshake. Close must be called in either case.
 func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 	t := s.prepare()
 	socket, err := isSocket(t)
@@ -91,12 +91,11 @@ func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 	return newServerSession(ctx, t, s.SSE), nil
 }
 
-// DialModern begins a stream of the modern era (2026-07-28): what is sent on it are
-// requests whose _meta says all about them, and cancellations. On http and https it
-// does no I/O, and each request is a POST of its own: the stream ends with Close or
-// ctx only, whatever becomes of a request. On ws and wss it connects, and carries
-// the stream as it is. Cancelling ctx ends it at once; Close must be called in
-// either case.
+// DialModern begins a stream of the modern era (2026-07-28), for requests with a complete
+// _meta, and cancellations. On http and https it does no I/O, and each request is a POST of
+// its own: only Close or ctx ends the stream, even if requests fail. On ws and wss it
+// connects, and the stream is the connection. Cancelling ctx ends it at once. Close must
+// be called in either case.
 func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 	t := s.prepare()
 	socket, err := isSocket(t)
@@ -114,10 +113,10 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 }
 
 // Probe asks the server, with server/discover, whether it speaks a version of the
-// modern era that we speak. The error, a [*jsonrpc.ClosedError], says why
-// that cannot be known: nobody is there, or answers in time, or our credentials are
-// refused. Over HTTP that may take 10 s, on a WebSocket 5 s more than to connect: silence there is how
-// servers of the legacy era answer (2026-07-28 basic/versioning).
+// modern era that we speak. The error, a [*jsonrpc.ClosedError], tells why that is
+// unknown: the server is unreachable, does not answer in time, or rejects our
+// credentials. Probe takes at most 10 s over HTTP. On a WebSocket it waits 5 s after
+// connecting, and takes silence for the legacy era (2026-07-28 basic/versioning).
 func (s *Server) Probe(ctx context.Context) (bool, error) {
 	s.prepare()
 	return s.era.run(ctx)

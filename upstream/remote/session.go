@@ -12,9 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A serverSession is a jsonrpc.Conn to a server of the legacy era over HTTP: one session
-// there, or several one after the other when the server forgets. See the package's doc
-// for its goroutines.
+// A serverSession is a jsonrpc.Conn to a server of the legacy era over HTTP. If the server
+// forgets the session, a new one replaces it. The package's doc lists the goroutines.
 type serverSession struct {
 	*life
 	t   *transport
@@ -47,22 +46,22 @@ func (s *serverSession) newEndpoint(url string) *endpoint {
 	return at
 }
 
-// failed ends the session because of how something failed that it cannot do
-// without, unless it failed because the session ends.
+// failed ends the session because something that it needs has failed, unless the session
+// is already ending.
 func (s *serverSession) failed(f *failure) {
 	if s.work.Err() == nil {
 		s.fail(f.end())
 	}
 }
 
-// Sessionless reports, once initialize was answered, whether the server has begun no
-// session with that: it can then send nothing but answers.
+// Sessionless reports whether the server answered initialize without beginning a session:
+// then it can send only answers. It is valid once initialize was answered.
 func (s *serverSession) Sessionless() bool {
 	at := s.endpoints.current()
 	return at.id == "" && !at.sse
 }
 
-// Send implements jsonrpc.Conn. It waits for room at most, never for a response.
+// Send implements jsonrpc.Conn. It may wait for room, but never for a response.
 func (s *serverSession) Send(m *jsonrpc.Message) error {
 	for _, e := range elements(m) { // versions since 2025-06-18 have no arrays
 		if err := s.send(e); err != nil {
@@ -96,7 +95,7 @@ func (s *serverSession) send(m *jsonrpc.Message) error {
 	return nil
 }
 
-// begin starts what runs as long as the session.
+// begin starts the goroutines that run as long as the session.
 func (s *serverSession) begin() {
 	if !s.spawn(s.outbox.run) {
 		close(s.outbox.done)
@@ -126,7 +125,7 @@ func (s *serverSession) post(ctx context.Context, m *jsonrpc.Message) *failure {
 // request begins a call.
 func (s *serverSession) request(m *jsonrpc.Message, gate <-chan struct{}) {
 	c := &httpCall{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{})}
-	if m.Method == mcp.MethodInitialize { // a server that saw only that has run nothing
+	if m.Method == mcp.MethodInitialize { // which has no effects
 		c.reach.delivered = nil
 	}
 	c.ctx, c.cancel = context.WithCancelCause(s.work)
@@ -171,14 +170,14 @@ func (s *serverSession) run(c *httpCall) {
 	}
 }
 
-// drop clears up behind a call.
+// drop releases what a call holds.
 func (s *serverSession) drop(c *httpCall) {
 	s.calls.take(c)
 	c.cancel(nil)
 	c.reach.done()
 }
 
-// reply answers a call with what the server said.
+// reply answers a call with the server's reply.
 func (s *serverSession) reply(c *httpCall, m *jsonrpc.Message) {
 	if !s.calls.take(c) {
 		return
@@ -189,7 +188,7 @@ func (s *serverSession) reply(c *httpCall, m *jsonrpc.Message) {
 	s.put(received{m: m})
 }
 
-// failCall answers a call with an error, unless nobody wants it any more.
+// failCall answers a call with an error, unless the call was cancelled or the session ends.
 func (s *serverSession) failCall(c *httpCall, f *failure) {
 	if errors.Is(context.Cause(c.ctx), errCancelled) || s.work.Err() != nil || !s.calls.take(c) {
 		return
@@ -197,7 +196,7 @@ func (s *serverSession) failCall(c *httpCall, f *failure) {
 	switch {
 	case f.denied():
 		s.t.failures.denied(f)
-	case errors.Is(f.err, errSessionLost): // which the log hears of otherwise
+	case errors.Is(f.err, errSessionLost): // replace logs that
 		s.t.failures.mention(c.m, f)
 	default:
 		s.t.failures.count(f)
@@ -207,9 +206,8 @@ func (s *serverSession) failCall(c *httpCall, f *failure) {
 	s.put(received{m: m})
 }
 
-// initialize posts the session's first request. Without an answer there is no
-// session. A server that does not know it may be one of 2024-11-05, which is
-// found out with a GET.
+// initialize posts the first call, and ends the session if there is no answer. A server
+// that does not know initialize may be one of 2024-11-05: a GET finds out.
 func (s *serverSession) initialize(c *httpCall) {
 	if s.sse {
 		s.runSSE(c)
@@ -240,8 +238,8 @@ func (s *serverSession) initialize(c *httpCall) {
 	s.reply(c, reply)
 }
 
-// initialized begins to listen, when the server has been told that the client is
-// initialized, and lets the messages behind that go.
+// initialized runs when initialized has been posted. It opens the stream of the GET and
+// then releases the messages behind initialized.
 func (s *serverSession) initialized() {
 	at := s.endpoints.current()
 	if at.sse {
@@ -251,8 +249,8 @@ func (s *serverSession) initialized() {
 	s.listen(at, s.handshake.isReady)
 }
 
-// listen reads what the server says outside of calls. It calls then when the server
-// has answered to that, or within hearTime.
+// listen reads the messages that the server sends outside calls. It calls then when the
+// server has answered the GET, at the latest after hearTime.
 func (s *serverSession) listen(at *endpoint, then func()) {
 	l := &eventListener{t: s.t, at: at, message: s.outside(at), heard: soon(then)}
 	l.renew = func(ctx context.Context) bool {
@@ -264,8 +262,8 @@ func (s *serverSession) listen(at *endpoint, then func()) {
 	}
 }
 
-// runStreamable posts a call and answers it. A server that has forgotten the
-// session did not run it: then it is posted once more, to a new one.
+// runStreamable posts a call and answers it. If the server has forgotten the session, it
+// did not run the call, which is then posted once more in a new session.
 func (s *serverSession) runStreamable(c *httpCall, release func()) {
 	at := s.endpoints.current()
 	x, reply, f := s.exchange(c, at)
@@ -300,7 +298,7 @@ func (s *serverSession) exchange(c *httpCall, at *endpoint) (*exchange, *jsonrpc
 	return x, reply, f
 }
 
-// passer returns what brings to Recv what comes from an endpoint besides replies.
+// passer returns the function that brings an endpoint's messages other than replies to Recv.
 func (s *serverSession) passer(at *endpoint) func(received) bool {
 	return func(r received) bool {
 		if r.m != nil {
@@ -310,7 +308,7 @@ func (s *serverSession) passer(at *endpoint) func(received) bool {
 	}
 }
 
-// attach makes the session one of HTTP+SSE. ctx bounds how long that takes.
+// attach makes the session one of HTTP+SSE. ctx bounds only how long that takes.
 func (s *serverSession) attach(ctx context.Context) *failure {
 	streamCtx, cancel := context.WithCancel(s.work) // the stream outlives ctx
 	defer context.AfterFunc(ctx, cancel)()
@@ -333,8 +331,8 @@ func (s *serverSession) attach(ctx context.Context) *failure {
 	return nil
 }
 
-// outside returns what takes what comes outside of a call's own response, which is how
-// all comes on HTTP+SSE. It reports whether the session still lives.
+// outside returns the function that takes messages outside a call's own response, as all
+// messages are on HTTP+SSE. It returns false when the session has ended.
 func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) bool {
 	pass := s.passer(at)
 	return func(text string, tooLong error) bool {
@@ -365,12 +363,12 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 	}
 }
 
-// Close implements jsonrpc.Conn. Recv and Send return at once. What was sent
-// before still goes out: notifications and responses, and tasks/cancel, for half
-// of the grace. The server is told with a DELETE when it has answered all requests,
-// or answerTime later: servers of the Python SDK accept a message before they take
-// it, so that a DELETE would overtake it. Close returns when nothing is left of the
-// session, at most after the grace.
+// Close implements jsonrpc.Conn. Recv and Send return at once. Notifications, responses
+// and tasks/cancel that were sent before still go out, for at most half of the grace. The
+// DELETE follows when the server has answered all calls, or answerTime later: servers of
+// the Python SDK accept a message before they handle it, so that a DELETE could overtake
+// it. The streams of the calls and of the GET are closed before the DELETE. Close returns
+// when nothing is left of the session, after the grace at the latest.
 func (s *serverSession) Close() error {
 	s.closing.Do(s.close)
 	return nil

@@ -9,19 +9,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxEndpoint bounds the bytes of the URL that a server of 2024-11-05 gives.
+// maxEndpoint bounds the URL in an endpoint event, in bytes.
 const maxEndpoint = 4096
 
-// An sseStream is the stream that is a session in HTTP+SSE: all that the server says
-// comes on it.
+// An sseStream is a session on HTTP+SSE: it carries all messages from the server.
 type sseStream struct {
 	body   io.ReadCloser
 	events *events
 	url    string // where messages are posted
 }
 
-// openSSE opens the stream of a session. Its first event says where messages are
-// posted.
+// openSSE opens the stream of a session. Its first event has the URL to post messages to.
 func openSSE(ctx context.Context, t *transport, at *endpoint) (*sseStream, *failure) {
 	resp, f := t.get(ctx, at, "")
 	if f != nil {
@@ -47,8 +45,8 @@ func openSSE(ctx context.Context, t *transport, at *endpoint) (*sseStream, *fail
 	return s, nil
 }
 
-// endpointURL returns the URL of an endpoint event, "" if it cannot be used: it must be
-// of the server that was configured, since credentials go there.
+// endpointURL returns the URL of an endpoint event, "" if it is not on the configured
+// origin: credentials are sent there.
 func endpointURL(server, endpoint string) string {
 	base, err := url.Parse(server)
 	if err != nil {
@@ -62,13 +60,14 @@ func endpointURL(server, endpoint string) string {
 	return u.String()
 }
 
-// read hands on what comes until message reports false, with nil, or the stream ends.
+// read calls message with each message until message returns false, and then returns nil.
+// It returns an error when the stream ends.
 func (s *sseStream) read(message func(text string, tooLong error) bool) error {
 	defer s.body.Close()
 	return new(resumePoint).read(s.events, message)
 }
 
-// runSSE posts a call. Its reply comes on the session's stream.
+// runSSE posts a call, and waits for its reply on the session's stream.
 func (s *serverSession) runSSE(c *httpCall) {
 	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
 	switch {

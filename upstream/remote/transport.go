@@ -23,12 +23,12 @@ const (
 	typeJSON = "application/json"
 	typeSSE  = "text/event-stream"
 
-	// maxRefusal bounds the bytes of a response with an error status, and of
-	// what is read of one that nobody wants so that its connection can be reused.
+	// maxRefusal bounds the bytes that are read of a response with an error status, and
+	// of an unwanted one, which is read so that its connection can be reused.
 	maxRefusal = 64 << 10
 )
 
-// A transport carries requests of HTTP to one server. All sessions share it.
+// A transport sends HTTP requests to one server. All sessions share it.
 type transport struct {
 	// Static after construction.
 	name, url    string // of the server
@@ -42,16 +42,16 @@ type transport struct {
 	slots        *semaphore.Weighted // of requests in flight, of all sessions; nil: no bound
 
 	failures failureLog
-	sessions atomic.Int64 // that live
+	sessions atomic.Int64 // open ones
 	waiting  atomic.Int64 // requests that wait for a slot
-	old      atomic.Bool  // it turned out to have only HTTP+SSE
+	old      atomic.Bool  // the server turned out to have only HTTP+SSE
 }
 
 // join counts a session in.
 func (t *transport) join() { t.sessions.Add(1) }
 
-// leave counts a session out. Behind the last one nothing is left to be said, and
-// connections are not kept.
+// leave counts a session out. After the last one it logs what is left to be logged, and
+// closes the idle connections.
 func (t *transport) leave() {
 	if t.sessions.Add(-1) == 0 {
 		t.failures.flush()
@@ -59,15 +59,15 @@ func (t *transport) leave() {
 	}
 }
 
-// takesSlot reports whether a request counts for MaxConcurrent. What ends a task
-// must not wait for the calls before it, and calls must not wait for a subscription,
-// which lives as long as its client.
+// takesSlot reports whether a request counts for MaxConcurrent. The cancellation of a task
+// must not wait for calls, and calls must not wait for a subscription, which lives as
+// long as its client.
 func takesSlot(method string) bool {
 	return method != mcp.MethodTasksCancel && method != mcp.MethodListen
 }
 
-// acquire waits until a request may be sent; the one that has waited longest is next. With
-// true release gives its slot back, and may be called repeatedly.
+// acquire waits until a request may be sent, in the order of the calls to it. It returns
+// false if ctx is done first. release frees the slot, and may be called repeatedly.
 func (t *transport) acquire(ctx context.Context, method string) (release func(), ok bool) {
 	if t.slots == nil || !takesSlot(method) {
 		return func() {}, true
@@ -82,12 +82,12 @@ func (t *transport) acquire(ctx context.Context, method string) (release func(),
 	return sync.OnceFunc(func() { t.slots.Release(1) }), true
 }
 
-// An endpoint is where messages are posted, and the session that the server has there.
-// In the modern era there are no sessions.
+// An endpoint is the URL that messages are posted to, and the server's session there. In
+// the modern era there are no sessions.
 type endpoint struct {
 	// Static once a request other than initialize may use it.
 	url     string
-	modern  bool   // each request is alone: streams are not resumed
+	modern  bool   // streams are not resumed
 	sse     bool   // of HTTP+SSE: replies come on the stream that is the session
 	id      string // the session's; "" if the server gave none
 	version string // negotiated; "" if unknown
@@ -98,23 +98,23 @@ type endpoint struct {
 	listened atomic.Bool // ctx has ended the stream of a GET
 }
 
-// A reach notes how far a request came.
+// A reach records how far a request came.
 type reach struct {
-	connected atomic.Bool  // something may have been sent from here on
-	delivered *atomic.Bool // the session's, set with it; nil for what does not count there
+	connected atomic.Bool  // it has a connection, so some of it may have been sent
+	delivered *atomic.Bool // set with connected; the session's, nil for requests that do not count there
 
 	mu        sync.Mutex    // guards the fields below
-	sending   bool          // it is being sent, or was and is not refused
+	sending   bool          // it is being sent, or was sent and not refused
 	takenBack bool          // it must not be sent (again)
 	settled   bool          // written is closed
-	written   chan struct{} // closed when the whole request was, or will not be; another one when it is sent again
+	written   chan struct{} // closed when the whole request was written, or never will be; new for each attempt
 }
 
 func newReach(delivered *atomic.Bool) *reach {
 	return &reach{delivered: delivered, written: make(chan struct{})}
 }
 
-// begin notes that the request is being sent. With false it must not be any more.
+// begin records that the request is being sent. It returns false if that was taken back.
 func (r *reach) begin() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,15 +128,15 @@ func (r *reach) begin() bool {
 	return true
 }
 
-// refused notes that the server refused the request, so that it did not run.
+// refused records that the server refused the request without running it.
 func (r *reach) refused() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sending = false
 }
 
-// takeBack has the request not be sent if it is not on its way. It reports whether that
-// is so: the server need not hear of it.
+// takeBack prevents the request from being sent, and reports whether it came in time: then
+// the server needs no cancellation.
 func (r *reach) takeBack() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +144,8 @@ func (r *reach) takeBack() bool {
 	return r.takenBack
 }
 
-// whenWritten returns what is closed when the whole request was written, or will not be.
+// whenWritten returns a channel that is closed when the whole request was written, or never
+// will be.
 func (r *reach) whenWritten() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,8 +175,8 @@ func (r *reach) trace(ctx context.Context) context.Context {
 	})
 }
 
-// post sends a message, with headers of its own or nil. The caller closes the
-// response's body.
+// post sends a message, with additional headers or nil. The caller closes the response's
+// body.
 func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) (*http.Response, *failure) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, at.url, nil)
@@ -209,9 +210,9 @@ func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Messag
 	return nil
 }
 
-// A body is that of a request. It gives the request up when nobody takes more of it
-// for the timeout: on HTTP/2 a server can stop reading one request while its
-// connection is fine, which conn cannot see.
+// A body is a request's. It cancels the request when none of it was read for the timeout:
+// on HTTP/2 a server can stop reading one request while the connection is fine, which
+// timeoutConn cannot see.
 type body struct {
 	r       *bytes.Reader
 	stalled *time.Timer
@@ -222,22 +223,21 @@ type body struct {
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	b.stalled.Reset(b.timeout)
-	if b.closed.Load() { // Close may be called at the same time
+	if b.closed.Load() { // Close may run concurrently
 		b.stalled.Stop()
 	}
 	return b.r.Read(p)
 }
 
-// Close implements io.Closer. net/http calls it when the request is written or
-// given up.
+// Close implements io.Closer. net/http calls it when the request was written or given up.
 func (b *body) Close() error {
 	b.closed.Store(true)
 	b.stalled.Stop()
 	return nil
 }
 
-// get opens an event stream, behind the event lastID if that is not "". The
-// caller closes the response's body.
+// get opens an event stream, after the event lastID unless that is "". The caller closes
+// the response's body.
 func (t *transport) get(ctx context.Context, at *endpoint, lastID string) (*http.Response, *failure) {
 	own := http.Header{"Accept": {typeSSE}}
 	if lastID != "" {
@@ -256,7 +256,7 @@ func (t *transport) bare(ctx context.Context, method string, at *endpoint, own h
 	return t.do(req, at, own, r)
 }
 
-// do sends a request, and once more if it was refused and there are better credentials.
+// do sends a request, again while it is refused and there are better credentials.
 func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
 	for round := 0; ; round++ {
 		resp, f := t.send(req, at, own, r)
@@ -282,8 +282,8 @@ func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reac
 	}
 }
 
-// send sends a request with the headers of the configuration and, winning over them,
-// our credentials and the headers of the protocol.
+// send sends a request once. Credentials and the headers of the protocol override the
+// headers of the configuration.
 func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
 	header, err := t.headers.read()
 	if err != nil {
@@ -309,7 +309,7 @@ func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *re
 	if err != nil {
 		return nil, broken(req.Context(), err, r.connected.Load())
 	}
-	if resp.StatusCode == http.StatusSwitchingProtocols { // nobody asked; no ctx ends a Read from it
+	if resp.StatusCode == http.StatusSwitchingProtocols { // unasked, and ctx does not end a Read of its body
 		resp.Body.Close()
 		return nil, refused(resp.StatusCode)
 	}
@@ -325,10 +325,10 @@ func mediaType(resp *http.Response) string {
 	return t
 }
 
-// succeeded reports whether the status of a response says that all went well.
+// succeeded reports whether the status of a response is a success.
 func succeeded(resp *http.Response) bool { return resp.StatusCode/100 == 2 }
 
-// encoded reports whether a body is compressed, which nobody asked for.
+// encoded reports whether a body is compressed, though we do not accept that.
 func encoded(resp *http.Response) bool {
 	encoding := resp.Header.Get("Content-Encoding")
 	return encoding != "" && encoding != "identity"
@@ -339,15 +339,15 @@ func isStream(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusOK && mediaType(resp) == typeSSE && !encoded(resp)
 }
 
-// discardSoon is discard for a body that may take its time.
+// discardSoon is discard with a time limit.
 func discardSoon(resp *http.Response) {
 	t := time.AfterFunc(lingering, func() { resp.Body.Close() })
 	defer t.Stop()
 	discard(resp)
 }
 
-// discard reads a body that nobody wants to its end, if that is near, so that
-// its connection can be used again, and closes it.
+// discard closes a body. It first reads it to the end, if that is near, so that the
+// connection can be reused.
 func discard(resp *http.Response) {
 	if mediaType(resp) != typeSSE {
 		_, _ = io.CopyN(io.Discard, resp.Body, maxRefusal)

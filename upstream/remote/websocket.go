@@ -14,8 +14,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// isSocket reports whether a server is reached over a WebSocket, and not over
-// HTTP. The error is for neither.
+// isSocket reports whether a server's URL is one of a WebSocket, rather than of HTTP. The
+// error is for any other URL.
 func isSocket(t *transport) (bool, error) {
 	u, err := url.Parse(t.url)
 	if err != nil {
@@ -30,8 +30,8 @@ func isSocket(t *transport) (bool, error) {
 	return false, fmt.Errorf("dial %s: unknown scheme %q", t.name, u.Scheme)
 }
 
-// A webSocket is a session with a server on a WebSocket: the connection is the
-// session. It has no goroutines.
+// A webSocket is a session on a WebSocket, which ends with the connection. It has no
+// goroutines.
 type webSocket struct {
 	*wsconn.Conn
 	ctx    context.Context // of Dial
@@ -66,14 +66,14 @@ func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
 	}
 }
 
-// upgrade returns the header of a request for a WebSocket. again is whether it was sent
-// before.
+// upgrade returns the header of the handshake request. again is whether the request was
+// sent before.
 func (t *transport) upgrade(ctx context.Context, again bool) (http.Header, *failure) {
 	header, err := t.headers.read()
 	if err != nil {
 		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
 	}
-	for _, name := range []string{ // which belong to the handshake
+	for _, name := range []string{ // headers of the handshake
 		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
 		"Sec-Websocket-Protocol",
 	} {
@@ -82,7 +82,7 @@ func (t *transport) upgrade(ctx context.Context, again bool) (http.Header, *fail
 	return header, t.authorize(ctx, header, again)
 }
 
-// dialOnce connects with the header of the request.
+// dialOnce connects, with the header of the handshake request.
 func dialOnce(ctx context.Context, t *transport, header http.Header) (*webSocket, error) {
 	cfg := wsconn.Config{Limits: t.limits, WriteTimeout: t.writeTimeout}
 	conn, err := cfg.Dial(ctx, t.url, header, t.tls)
@@ -94,7 +94,7 @@ func dialOnce(ctx context.Context, t *transport, header http.Header) (*webSocket
 	return w, nil
 }
 
-// notDialled returns the end of a session that never began, and got no answer.
+// notDialled returns the end of a session whose handshake got no response.
 func notDialled(ctx context.Context, err error) *jsonrpc.ClosedError {
 	end := &jsonrpc.ClosedError{Cause: CauseOf(err), Lasting: isUntrusted(err), Err: err}
 	switch {
@@ -106,8 +106,8 @@ func notDialled(ctx context.Context, err error) *jsonrpc.ClosedError {
 	return end
 }
 
-// Recv implements jsonrpc.Conn. The end is a [*jsonrpc.ClosedError]; after Close
-// it is jsonrpc.ErrClosed.
+// Recv implements jsonrpc.Conn. The error at the end is a [*jsonrpc.ClosedError], or
+// jsonrpc.ErrClosed after Close.
 func (w *webSocket) Recv() (*jsonrpc.Message, error) {
 	m, err := w.Conn.Recv()
 	if err == nil || !errors.Is(err, jsonrpc.ErrClosed) {
@@ -116,7 +116,7 @@ func (w *webSocket) Recv() (*jsonrpc.Message, error) {
 	return nil, w.ended(err)
 }
 
-// ended returns what err, the end of the connection, is to the host.
+// ended returns err, the end of the connection, as an error for the host.
 func (w *webSocket) ended(err error) error {
 	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionLost, Delivered: true, Err: err}
 	closed, told := errors.AsType[*wsconn.CloseError](err)
@@ -129,7 +129,7 @@ func (w *webSocket) ended(err error) error {
 		end.Cause = jsonrpc.CauseTooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		end.Cause = jsonrpc.CauseWriteTimeout
-	case err != jsonrpc.ErrClosed: // which is our own Close
+	case err != jsonrpc.ErrClosed: // not our own Close
 	case w.ctx.Err() == nil:
 		return err
 	default:
@@ -138,16 +138,16 @@ func (w *webSocket) ended(err error) error {
 	return end
 }
 
-// Close implements jsonrpc.Conn. What was sent before reaches the server, which
-// has a second to take leave.
+// Close implements jsonrpc.Conn. Messages that were sent before still go out, and the
+// server has a second for the closing handshake.
 func (w *webSocket) Close() error {
 	w.unhook()
 	return w.Conn.Close()
 }
 
-// A modernSocket is a stream of the modern era on a WebSocket, where all that comes
-// comes on one connection. It says which request a notification names, if it names one,
-// and drops requests, which the era does not have.
+// A modernSocket is a stream of the modern era on a WebSocket, where all messages come on
+// one connection. It sets Related of notifications that name a call, and drops requests,
+// which the era does not have.
 type modernSocket struct {
 	jsonrpc.Conn
 	log *slog.Logger
@@ -172,8 +172,8 @@ func (w *modernSocket) Recv() (*jsonrpc.Message, error) {
 	}
 }
 
-// relation returns the request that a notification names: a subscription by its id, or
-// when the server ends it; others by their progress token, which is the id.
+// relation returns the id of the call that a notification names: by subscription id, by
+// progress token, which is the id, or because it cancels the call; zero for none.
 func relation(m *jsonrpc.Message) jsonrpc.ID {
 	of := mcp.Subscription
 	if m.Method == mcp.MethodProgress || m.Method == mcp.MethodCancelled {
