@@ -29,18 +29,11 @@ type httpCall struct {
 	taken  chan struct{} // closed by whoever takes the call out
 
 	// Guarded by calls.mu.
-	state callState // only moves forward
-	at    *endpoint // where it was posted
-	begun bool      // the response has begun
+	started   bool      // it is being posted, or was
+	cancelled bool      // it is not answered
+	at        *endpoint // where it was posted
+	begun     bool      // the response has begun
 }
-
-type callState byte
-
-const (
-	queued callState = iota
-	started
-	cancelled // it is not answered
-)
 
 // last reports whether a call is posted even after Close.
 func (c *httpCall) last() bool { return c.m.Method == mcp.MethodTasksCancel }
@@ -85,25 +78,22 @@ func (cs *httpCalls) take(c *httpCall) bool {
 		return false
 	}
 	close(c.taken)
-	return c.state != cancelled
+	return !c.cancelled
 }
 
 // start marks a call as started. It returns false if the call must not be posted any more.
 func (cs *httpCalls) start(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c.state != queued || cs.leaving && !c.last() {
-		return false
-	}
-	c.state = started
-	return true
+	c.started = !c.cancelled && (!cs.leaving || c.last())
+	return c.started
 }
 
 // wanted reports whether a started call was not cancelled.
 func (cs *httpCalls) wanted(c *httpCall) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return c.state == started
+	return !c.cancelled
 }
 
 // posted records where a call is posted.
@@ -126,11 +116,11 @@ func (cs *httpCalls) cancel(id jsonrpc.ID) *httpCall {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.open.Get(id)
-	if c == nil || c.m.Method == mcp.MethodInitialize || c.state == cancelled {
+	if c == nil || c.m.Method == mcp.MethodInitialize || c.cancelled {
 		return nil
 	}
-	sent := c.state == started && !c.reach.takeBack()
-	c.state = cancelled
+	sent := c.started && !c.reach.takeBack()
+	c.cancelled = true
 	if !sent {
 		c.cancel(errCancelled)
 		return nil
@@ -144,8 +134,8 @@ func (cs *httpCalls) leave() (unfinished []*httpCall) {
 	defer cs.mu.Unlock()
 	cs.leaving = true
 	for _, c := range cs.open.Each {
-		if c.state == queued && !c.last() {
-			c.state = cancelled
+		if !c.started && !c.cancelled && !c.last() {
+			c.cancelled = true
 			c.cancel(errCancelled)
 			continue
 		}

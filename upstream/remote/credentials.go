@@ -28,16 +28,19 @@ type Credentials interface {
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
-// authorize adds credentials to the header of a request. reached is whether the request
-// was sent before.
-func (t *transport) authorize(ctx context.Context, header http.Header, reached bool) *failure {
-	if t.credentials == nil {
-		return nil
+// header returns the configured header of a request, with credentials. reached is whether
+// the request was sent before.
+func (t *transport) header(ctx context.Context, reached bool) (http.Header, *failure) {
+	header, err := t.headers.read()
+	if err != nil {
+		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
 	}
-	if err := t.credentials.Authorize(ctx, header); err != nil {
-		return unproven(ctx, err, reached)
+	if t.credentials != nil {
+		if err := t.credentials.Authorize(ctx, header); err != nil {
+			return nil, unproven(ctx, err, reached)
+		}
 	}
-	return nil
+	return header, nil
 }
 
 // proveAnew reports whether a request must be sent again after resp: if the server rejected

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -18,31 +17,22 @@ const socketPatience = 5 * time.Second
 // doubtPause is the least time between two probes of a server that refuses requests.
 const doubtPause = time.Minute
 
-// An eraProbe finds out which era a server speaks.
-type eraProbe struct {
-	// Static after construction.
-	t   *transport
-	sse bool // the server speaks only HTTP+SSE, so its era is known
-
-	doubted atomic.Int64 // when doubt last returned true, in Unix nanoseconds; zero: never
-}
-
-// run is [Server.Probe].
-func (p *eraProbe) run(ctx context.Context) (bool, error) {
-	socket, err := isSocket(p.t)
+// probe is [Server.Probe].
+func (t *transport) probe(ctx context.Context) (bool, error) {
+	socket, err := isSocket(t)
 	switch {
 	case err != nil:
 		return false, &jsonrpc.ClosedError{Cause: CauseOf(err), Err: err}
-	case p.sse:
+	case t.sse:
 		return false, nil
 	case socket:
-		return p.overSocket(ctx)
+		return t.probeSocket(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
-	p.t.join()
-	defer p.t.leave()
-	reply, status, f := ask(ctx, p.t, mcp.Discover(ownID("discover")))
+	t.join()
+	defer t.leave()
+	reply, status, f := ask(ctx, t, mcp.Discover(ownID("discover")))
 	switch {
 	case f != nil && (tellsNothing(status) || f.cause != jsonrpc.CauseInvalidResponse && f.status == 0):
 		return false, f.end()
@@ -56,10 +46,10 @@ func (p *eraProbe) run(ctx context.Context) (bool, error) {
 
 // doubt reports whether to probe the server again, after it has refused a request as
 // servers of another era do. It returns true at most once in doubtPause.
-func (p *eraProbe) doubt() bool {
-	last := p.doubted.Load()
+func (t *transport) doubt() bool {
+	last := t.doubted.Load()
 	now := time.Now().UnixNano()
-	return (last == 0 || now-last >= int64(doubtPause)) && p.doubted.CompareAndSwap(last, now)
+	return (last == 0 || now-last >= int64(doubtPause)) && t.doubted.CompareAndSwap(last, now)
 }
 
 // isDoubtful reports whether a request was refused as no server of the modern era refuses
@@ -93,9 +83,9 @@ func tellsNothing(status int) bool {
 	return status >= 500 || status >= 300 && status < 400
 }
 
-// overSocket probes on a connection of its own.
-func (p *eraProbe) overSocket(ctx context.Context) (bool, error) {
-	conn, err := dialSocket(ctx, p.t)
+// probeSocket probes on a connection of its own.
+func (t *transport) probeSocket(ctx context.Context) (bool, error) {
+	conn, err := dialSocket(ctx, t)
 	if err != nil {
 		return false, err
 	}

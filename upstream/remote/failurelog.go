@@ -28,8 +28,10 @@ type failureLog struct {
 	name string              // of the upstream
 	tell func(observe.Event) // called with each event, and again with each failure added to it; may be nil
 
-	mu      sync.Mutex // guards the fields below
-	failed  []failedFor
+	mu      sync.Mutex    // guards the fields below
+	causes  []string      // of the failures that are gathered, without repetitions
+	err     error         // of the first of them
+	failed  int           // requests
 	streams int           // streams outside calls that were lost, too
 	trying  int           // requests that are being resumed
 	event   observe.Event // of the failures that are gathered, or were last
@@ -38,13 +40,6 @@ type failureLog struct {
 	last    time.Time     // when a failure was counted, or resuming ended
 	told    bool          // a failure was logged, and no request has succeeded since
 	denial  string        // event of rejected credentials, if no request has succeeded since; "" for none
-}
-
-// failedFor are the failures of one cause.
-type failedFor struct {
-	cause jsonrpc.Cause
-	count int
-	err   error // of the first
 }
 
 // count adds a failed request to the event.
@@ -68,17 +63,15 @@ func (l *failureLog) lose(f *failure) {
 }
 
 func (l *failureLog) addLocked(f *failure, requests, streams int) {
-	i := slices.IndexFunc(l.failed, func(other failedFor) bool { return other.cause == f.cause })
-	if i < 0 {
-		i = len(l.failed)
-		l.failed = append(l.failed, failedFor{cause: f.cause, err: f.err})
-	}
-	l.failed[i].count += requests
-	l.streams += streams
 	if l.timer == nil {
-		l.event = l.eventOf(observe.RequestsFailed, f)
+		l.event, l.err = l.eventOf(observe.RequestsFailed, f), f.err
 		l.first, l.timer = time.Now(), time.AfterFunc(gathered, l.due)
 	}
+	if cause := f.cause.String(); !slices.Contains(l.causes, cause) {
+		l.causes = append(l.causes, cause)
+	}
+	l.failed += requests
+	l.streams += streams
 	l.last = time.Now()
 	f.event = l.event.ID
 	l.event.Requests += requests
@@ -136,35 +129,26 @@ func (l *failureLog) waits() bool {
 // flush writes the line now, if any failures were gathered.
 func (l *failureLog) flush() {
 	l.mu.Lock()
-	failed, streams, event := l.failed, l.streams, l.event.ID
-	l.failed, l.streams = nil, 0
-	if l.timer != nil {
-		l.timer.Stop()
-		l.timer = nil
-	}
-	l.told = l.told || len(failed) > 0
-	l.mu.Unlock()
-	if len(failed) == 0 {
+	if l.timer == nil {
+		l.mu.Unlock()
 		return
 	}
-	var causes []string
-	count := 0
-	for _, f := range failed {
-		count += f.count
-		causes = append(causes, f.cause.String())
+	l.timer.Stop()
+	failed, streams := l.failed, l.streams
+	log := l.log.With("cause", strings.Join(l.causes, ", "), "event", l.event.ID)
+	if l.err != nil {
+		log = log.With("err", l.err)
 	}
-	log := l.log.With("cause", strings.Join(causes, ", "), "event", event)
-	if err := failed[0].err; err != nil {
-		log = log.With("err", err)
-	}
+	l.causes, l.failed, l.streams, l.timer, l.told = nil, 0, 0, nil, true
+	l.mu.Unlock()
 	if streams > 0 {
 		log = log.With("streams", streams)
 	}
-	if count == 0 {
+	if failed == 0 {
 		log.Warn("upstream cannot be reached")
 		return
 	}
-	log.Warn("requests to the upstream failed", "requests", count)
+	log.Warn("requests to the upstream failed", "requests", failed)
 }
 
 // mention reports a failure that is logged only at level debug.

@@ -14,15 +14,6 @@ import (
 // wait.
 const inDepth = 16
 
-// An inbox is what waits for Recv, and the end of it. It is no jsonrpc.Queue: what cannot
-// be used is in it, too, and who waits for room for a call stops waiting with the call.
-type inbox struct {
-	in    chan received // to Recv; never closed
-	ended chan struct{} // closed by end
-	once  sync.Once
-	err   error // the end; written before ended is closed
-}
-
 // received is what Recv returns.
 type received struct {
 	m   *jsonrpc.Message
@@ -36,71 +27,16 @@ func (r received) result() (*jsonrpc.Message, error) {
 	return r.m, nil
 }
 
-func newInbox() *inbox {
-	return &inbox{in: make(chan received, inDepth), ended: make(chan struct{})}
-}
-
-// Recv implements jsonrpc.Conn. After the last message it returns a
-// [*jsonrpc.ClosedError], or jsonrpc.ErrClosed after Close.
-func (b *inbox) Recv() (*jsonrpc.Message, error) {
-	select {
-	case r := <-b.in:
-		return r.result()
-	case <-b.ended:
-	}
-	select {
-	case r := <-b.in:
-		return r.result()
-	default:
-		return nil, b.err
-	}
-}
-
-// put brings something to Recv. It reports whether anybody still receives: after
-// the end nobody does, even if there is room.
-func (b *inbox) put(r received) bool { return b.offer(r, nil) }
-
-// offer does as put does, for as long as gone is open.
-func (b *inbox) offer(r received, gone <-chan struct{}) bool {
-	select {
-	case <-b.ended:
-		return false
-	case <-gone:
-		return false
-	default:
-	}
-	select {
-	case b.in <- r:
-		return true
-	case <-gone:
-		return false
-	case <-b.ended:
-		return false
-	}
-}
-
-// end is the one place through which every end passes; the first one counts.
-func (b *inbox) end(err error) {
-	b.once.Do(func() {
-		b.err = err
-		close(b.ended)
-	})
-}
-
-// over returns the error of Send, nil before the end.
-func (b *inbox) over() error {
-	select {
-	case <-b.ended:
-		return jsonrpc.Closed(b.err)
-	default:
-		return nil
-	}
-}
-
 // A life is how a session over HTTP lives and ends: what it receives, what it gives
 // up and when, and its goroutines.
 type life struct {
-	*inbox
+	// What waits for Recv. It is no jsonrpc.Queue: it has invalid messages, too, and a call
+	// stops waiting for room when it is given up.
+	in    chan received // to Recv; never closed
+	ended chan struct{} // closed by end
+	once  sync.Once
+	err   error // the end; written before ended is closed
+
 	ctx    context.Context // done: all is given up at once
 	cancel context.CancelFunc
 	work   context.Context // child of ctx, of requests and streams. Done: they are given up
@@ -116,11 +52,68 @@ type life struct {
 }
 
 func newLife(ctx context.Context) *life {
-	l := &life{inbox: newInbox()}
+	l := &life{in: make(chan received, inDepth), ended: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx)) // fail cancels it, behind the end: no request fails of it first
 	l.work, l.giveUp = context.WithCancel(l.ctx)
 	l.unhook = context.AfterFunc(ctx, func() { l.fail(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}) })
 	return l
+}
+
+// Recv implements jsonrpc.Conn. After the last message it returns a
+// [*jsonrpc.ClosedError], or jsonrpc.ErrClosed after Close.
+func (l *life) Recv() (*jsonrpc.Message, error) {
+	select {
+	case r := <-l.in:
+		return r.result()
+	case <-l.ended:
+	}
+	select {
+	case r := <-l.in:
+		return r.result()
+	default:
+		return nil, l.err
+	}
+}
+
+// put brings something to Recv. It reports whether anybody still receives: after
+// the end nobody does, even if there is room.
+func (l *life) put(r received) bool { return l.offer(r, nil) }
+
+// offer does as put does, for as long as gone is open.
+func (l *life) offer(r received, gone <-chan struct{}) bool {
+	select {
+	case <-l.ended:
+		return false
+	case <-gone:
+		return false
+	default:
+	}
+	select {
+	case l.in <- r:
+		return true
+	case <-gone:
+		return false
+	case <-l.ended:
+		return false
+	}
+}
+
+// end is the one place through which every end passes; the first one counts.
+func (l *life) end(err error) {
+	l.once.Do(func() {
+		l.err = err
+		close(l.ended)
+	})
+}
+
+// over returns the error of Send, nil before the end.
+func (l *life) over() error {
+	select {
+	case <-l.ended:
+		return jsonrpc.Closed(l.err)
+	default:
+		return nil
+	}
 }
 
 // spawn runs fn in a goroutine that Close waits for. Once Close has begun it returns false

@@ -26,7 +26,6 @@ type modern struct {
 	log   *slog.Logger
 	at    *endpoint
 	tools *tools
-	era   *eraProbe
 	notes chan struct{} // an element for each notification being posted
 
 	mu    sync.Mutex // guards calls
@@ -41,11 +40,11 @@ type modernCall struct {
 	cancel context.CancelCauseFunc
 }
 
-func newModern(ctx context.Context, t *transport, known *tools, era *eraProbe) *modern {
+func newModern(ctx context.Context, t *transport, known *tools) *modern {
 	t.join()
 	return &modern{
 		life: newLife(ctx), t: t, log: t.failures.log, at: &endpoint{url: t.url, modern: true},
-		tools: known, era: era, notes: make(chan struct{}, maxNotes),
+		tools: known, notes: make(chan struct{}, maxNotes),
 		calls: jsonrpc.Table[jsonrpc.ID, *modernCall]{Max: maxOpen},
 	}
 }
@@ -192,11 +191,11 @@ func (s *modern) post(c *modernCall, m *jsonrpc.Message) (*exchange, *jsonrpc.Me
 // doubt asks the server again for its era, and ends the stream if that has changed: then
 // the server was replaced, and the host must know.
 func (s *modern) doubt() {
-	if !s.era.doubt() {
+	if !s.t.doubt() {
 		return
 	}
 	s.spawn(func() {
-		if modern, err := s.era.run(s.work); !modern && err == nil {
+		if modern, err := s.t.probe(s.work); !modern && err == nil {
 			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		}
 	})

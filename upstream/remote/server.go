@@ -44,7 +44,6 @@ type Server struct {
 	once      sync.Once
 	transport *transport
 	tools     *tools
-	era       *eraProbe
 }
 
 // prepare makes what the sessions share.
@@ -56,7 +55,8 @@ func (s *Server) prepare() *transport {
 		}
 		timeout := cmp.Or(s.WriteTimeout, 60*time.Second)
 		s.transport = &transport{
-			name: s.Name, url: s.URL, tls: s.TLS, limits: s.Limits, headers: newHeaders(s.Headers, s.HeadersFrom), credentials: s.Credentials,
+			name: s.Name, url: s.URL, sse: s.SSE, tls: s.TLS, limits: s.Limits,
+			headers: newHeaders(s.Headers, s.HeadersFrom), credentials: s.Credentials,
 			writeTimeout: timeout, stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
 			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name), name: s.Name, tell: s.Happened},
 		}
@@ -64,7 +64,6 @@ func (s *Server) prepare() *transport {
 			s.transport.slots = semaphore.NewWeighted(int64(s.MaxConcurrent))
 		}
 		s.tools = &tools{t: s.transport, turn: make(chan struct{}, 1)}
-		s.era = &eraProbe{t: s.transport, sse: s.SSE}
 	})
 	return s.transport
 }
@@ -88,7 +87,7 @@ func (s *Server) Dial(ctx context.Context) (jsonrpc.Conn, error) {
 		}
 		return w, nil
 	}
-	return newServerSession(ctx, t, s.SSE), nil
+	return newServerSession(ctx, t), nil
 }
 
 // DialModern begins a stream of the modern era (2026-07-28), for requests with a complete
@@ -109,7 +108,7 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 		}
 		return &modernSocket{conn, t.failures.log}, nil
 	}
-	return newModern(ctx, t, s.tools, s.era), nil
+	return newModern(ctx, t, s.tools), nil
 }
 
 // Probe asks the server, with server/discover, whether it speaks a version of the
@@ -118,8 +117,7 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 // credentials. Probe takes at most 10 s over HTTP. On a WebSocket it waits 5 s after
 // connecting, and takes silence for the legacy era (2026-07-28 basic/versioning).
 func (s *Server) Probe(ctx context.Context) (bool, error) {
-	s.prepare()
-	return s.era.run(ctx)
+	return s.prepare().probe(ctx)
 }
 
 // Waiting returns how many requests wait because MaxConcurrent others are in flight.

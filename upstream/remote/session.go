@@ -18,7 +18,6 @@ type serverSession struct {
 	*life
 	t   *transport
 	log *slog.Logger
-	sse bool // only HTTP+SSE is spoken
 
 	first     sync.Once // starts what the first message needs
 	handshake *handshake
@@ -29,10 +28,10 @@ type serverSession struct {
 	endpoints endpoints
 }
 
-func newServerSession(ctx context.Context, t *transport, sse bool) *serverSession {
+func newServerSession(ctx context.Context, t *transport) *serverSession {
 	s := &serverSession{
-		life: newLife(ctx), t: t, log: t.failures.log, sse: sse,
-		handshake: newHandshake(sse), calls: newHTTPCalls(), asked: newServerRequests(),
+		life: newLife(ctx), t: t, log: t.failures.log,
+		handshake: newHandshake(t.sse), calls: newHTTPCalls(), asked: newServerRequests(),
 	}
 	s.outbox = newOutbox(s.ctx, s.log, s.ended, s.post)
 	s.endpoints.at = s.newEndpoint(t.url)
@@ -101,7 +100,7 @@ func (s *serverSession) begin() {
 		close(s.outbox.done)
 		return
 	}
-	if s.sse {
+	if s.t.sse {
 		s.spawn(func() {
 			if f := s.attach(s.work); f != nil {
 				s.failed(f)
@@ -209,7 +208,7 @@ func (s *serverSession) failCall(c *httpCall, f *failure) {
 // initialize posts the first call, and ends the session if there is no answer. A server
 // that does not know initialize may be one of 2024-11-05: a GET finds out.
 func (s *serverSession) initialize(c *httpCall) {
-	if s.sse {
+	if s.t.sse {
 		s.runSSE(c)
 		return
 	}
@@ -306,29 +305,6 @@ func (s *serverSession) passer(at *endpoint) func(received) bool {
 		}
 		return s.put(r)
 	}
-}
-
-// attach makes the session one of HTTP+SSE. ctx bounds only how long that takes.
-func (s *serverSession) attach(ctx context.Context) *failure {
-	streamCtx, cancel := context.WithCancel(s.work) // the stream outlives ctx
-	defer context.AfterFunc(ctx, cancel)()
-	stream, f := openSSE(streamCtx, s.t, s.endpoints.current())
-	if f != nil {
-		cancel()
-		return f
-	}
-	at := s.newEndpoint(stream.url)
-	at.sse = true
-	s.endpoints.move(at)
-	read := func() {
-		if end := stream.read(s.outside(at)); end != nil { // the stream's end is the session's
-			s.failed(dropped(s.work, end))
-		}
-	}
-	if !s.spawn(read) {
-		stream.body.Close()
-	}
-	return nil
 }
 
 // outside returns the function that takes messages outside a call's own response, as all

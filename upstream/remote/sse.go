@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"net/url"
 
@@ -12,37 +11,55 @@ import (
 // maxEndpoint bounds the URL in an endpoint event, in bytes.
 const maxEndpoint = 4096
 
-// An sseStream is a session on HTTP+SSE: it carries all messages from the server.
-type sseStream struct {
-	body   io.ReadCloser
-	events *events
-	url    string // where messages are posted
+// attach makes the session one of HTTP+SSE, where one stream carries all messages from the
+// server. ctx bounds only how long that takes.
+func (s *serverSession) attach(ctx context.Context) *failure {
+	streamCtx, cancel := context.WithCancel(s.work) // the stream outlives ctx
+	defer context.AfterFunc(ctx, cancel)()
+	resp, f := s.t.get(streamCtx, s.endpoints.current(), "")
+	if f != nil {
+		cancel()
+		return f
+	}
+	stream := newEvents(resp.Body, s.t.limits.MaxMessage())
+	at, f := s.sseEndpoint(resp, stream)
+	if f != nil {
+		discard(resp)
+		cancel()
+		return f
+	}
+	s.endpoints.move(at)
+	read := func() {
+		defer resp.Body.Close()
+		if end := new(resumePoint).read(stream, s.outside(at)); end != nil { // the stream's end is the session's
+			s.failed(dropped(s.work, end))
+		}
+	}
+	if !s.spawn(read) {
+		resp.Body.Close()
+	}
+	return nil
 }
 
-// openSSE opens the stream of a session. Its first event has the URL to post messages to.
-func openSSE(ctx context.Context, t *transport, at *endpoint) (*sseStream, *failure) {
-	resp, f := t.get(ctx, at, "")
-	if f != nil {
-		return nil, f
-	}
+// sseEndpoint returns the endpoint that the first event of a stream names.
+func (s *serverSession) sseEndpoint(resp *http.Response, stream *events) (*endpoint, *failure) {
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		discard(resp)
-		return nil, t.refusedBy(resp)
+		return nil, s.t.refusedBy(resp)
 	case !isStream(resp):
-		discard(resp)
 		return nil, invalid("not an event stream")
 	}
-	s := &sseStream{body: resp.Body, events: newEvents(resp.Body, t.limits.MaxMessage())}
-	ev, err := s.events.next()
-	if err == nil && ev.kind == "endpoint" && len(ev.data) <= maxEndpoint {
-		s.url = endpointURL(t.url, ev.data)
-	}
-	if s.url == "" {
-		s.body.Close()
+	ev, err := stream.next()
+	if err != nil || ev.kind != "endpoint" || len(ev.data) > maxEndpoint {
 		return nil, invalid("no endpoint event")
 	}
-	return s, nil
+	url := endpointURL(s.t.url, ev.data)
+	if url == "" {
+		return nil, invalid("no endpoint event")
+	}
+	at := s.newEndpoint(url)
+	at.sse = true
+	return at, nil
 }
 
 // endpointURL returns the URL of an endpoint event, "" if it is not on the configured
@@ -58,13 +75,6 @@ func endpointURL(server, endpoint string) string {
 	}
 	u.User = base.User
 	return u.String()
-}
-
-// read calls message with each message until message returns false, and then returns nil.
-// It returns an error when the stream ends.
-func (s *sseStream) read(message func(text string, tooLong error) bool) error {
-	defer s.body.Close()
-	return new(resumePoint).read(s.events, message)
 }
 
 // runSSE posts a call, and waits for its reply on the session's stream.

@@ -32,6 +32,7 @@ const (
 type transport struct {
 	// Static after construction.
 	name, url    string // of the server
+	sse          bool   // only HTTP+SSE is spoken
 	tls          *tls.Config
 	client       *http.Client
 	headers      headers
@@ -45,6 +46,7 @@ type transport struct {
 	sessions atomic.Int64 // open ones
 	waiting  atomic.Int64 // requests that wait for a slot
 	old      atomic.Bool  // the server turned out to have only HTTP+SSE
+	doubted  atomic.Int64 // when doubt last returned true, in Unix nanoseconds; zero: never
 }
 
 // join counts a session in.
@@ -285,11 +287,8 @@ func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reac
 // send sends a request once. Credentials and the headers of the protocol override the
 // headers of the configuration.
 func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *reach) (*http.Response, *failure) {
-	header, err := t.headers.read()
-	if err != nil {
-		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
-	}
-	if f := t.authorize(req.Context(), header, r.connected.Load()); f != nil {
+	header, f := t.header(req.Context(), r.connected.Load())
+	if f != nil {
 		return nil, f
 	}
 	req.Host = header.Get("Host")

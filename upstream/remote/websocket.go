@@ -42,9 +42,12 @@ type webSocket struct {
 // [*jsonrpc.ClosedError]: nothing was delivered.
 func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
 	for round := 0; ; round++ {
-		header, f := t.upgrade(ctx, round > 0)
+		header, f := t.header(ctx, round > 0)
 		if f != nil {
 			return nil, f.end()
+		}
+		for _, name := range handshakeHeaders {
+			header.Del(name)
 		}
 		w, err := dialOnce(ctx, t, header)
 		status, answered := errors.AsType[*wsconn.StatusError](err)
@@ -66,20 +69,9 @@ func dialSocket(ctx context.Context, t *transport) (*webSocket, error) {
 	}
 }
 
-// upgrade returns the header of the handshake request. again is whether the request was
-// sent before.
-func (t *transport) upgrade(ctx context.Context, again bool) (http.Header, *failure) {
-	header, err := t.headers.read()
-	if err != nil {
-		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
-	}
-	for _, name := range []string{ // headers of the handshake
-		"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions",
-		"Sec-Websocket-Protocol",
-	} {
-		header.Del(name)
-	}
-	return header, t.authorize(ctx, header, again)
+// handshakeHeaders cannot be configured.
+var handshakeHeaders = []string{
+	"Connection", "Upgrade", "Sec-Websocket-Key", "Sec-Websocket-Version", "Sec-Websocket-Extensions", "Sec-Websocket-Protocol",
 }
 
 // dialOnce connects, with the header of the handshake request.
