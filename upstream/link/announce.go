@@ -9,7 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Bounds of an announcement. A proxy refuses one that passes them.
+// Bounds of an announcement. A proxy refuses a larger one.
 const (
 	maxAnnouncement = 1 << 20  // bytes of its line
 	maxUpstreams    = 1000     // in one
@@ -26,14 +26,14 @@ type Upstream struct {
 //
 //	{"mcp-proxy":1,"upstreams":[{"name":"files","settings":{…}},{"name":"git"}]}
 //
-// or why no proxy would accept it.
+// or an error if no proxy would accept it.
 func announcementLine(upstreams []Upstream) ([]byte, error) {
 	if err := checkUpstreams(upstreams); err != nil {
 		return nil, err
 	}
 	var all [][]byte
 	for _, u := range upstreams {
-		var settings bytes.Buffer // without line breaks
+		var settings bytes.Buffer
 		if u.Settings != nil && json.Compact(&settings, u.Settings) != nil {
 			return nil, faultf("upstream %q: settings are not JSON", u.Name)
 		}
@@ -79,7 +79,7 @@ func parseAnnouncement(list json.RawMessage) ([]Upstream, error) {
 	return upstreams, checkUpstreams(upstreams)
 }
 
-// checkUpstreams returns the fault of an announcement.
+// checkUpstreams returns a fault if an announcement is invalid.
 func checkUpstreams(upstreams []Upstream) error {
 	if len(upstreams) > maxUpstreams {
 		return errManyUpstreams(len(upstreams))
@@ -103,11 +103,11 @@ func errManyUpstreams(n int) error {
 	return faultf("%d upstreams announced, at most %d are allowed", n, maxUpstreams)
 }
 
-// A Rejection is why a proxy does not offer an upstream that a host announces.
+// A Rejection tells a host why the proxy does not offer an announced upstream.
 type Rejection struct {
 	Upstream string
-	Why      string // in one sentence, without anything of other hosts
-	Event    string // the proxy's log has the same
+	Why      string // one sentence, without details of other hosts
+	Event    string // as in the proxy's log
 }
 
 // rejectionsLine returns
@@ -122,7 +122,7 @@ func rejectionsLine(all []Rejection) []byte {
 	return listLine("rejected", objects)
 }
 
-// parseRejections reads the list of such a line. The error is a fault.
+// parseRejections reads the list of a rejectionsLine. The error is a fault.
 func parseRejections(list json.RawMessage) ([]Rejection, error) {
 	elements, err := jsonrpc.Elements(list)
 	if err != nil || len(elements) > maxUpstreams {
@@ -147,20 +147,25 @@ func parseRejections(list json.RawMessage) ([]Rejection, error) {
 
 const errRejections = fault("bad list of rejections")
 
-// An announcer has the newest line that each control stream of one end is to send.
+// An announcer has the newest line that all control streams of one end must send.
 type announcer struct {
 	mu      sync.Mutex    // guards the fields below
 	line    []byte        // nil: nothing yet
 	changed chan struct{} // closed when line changes; nil if nobody waits
 }
 
-// begin is put for a board that has nothing yet.
-func (b *announcer) begin(line []byte) {
+// begin puts the first line, unless there is a line.
+func (b *announcer) begin(first func() ([]byte, error)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.line == nil {
+	if b.line != nil {
+		return nil
+	}
+	line, err := first()
+	if err == nil {
 		b.putLocked(line)
 	}
+	return err
 }
 
 func (b *announcer) put(line []byte) {
@@ -177,13 +182,7 @@ func (b *announcer) putLocked(line []byte) {
 	}
 }
 
-func (b *announcer) empty() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.line == nil
-}
-
-// pending returns the lines for one control stream, the present one first.
+// pending returns the lines for one control stream, the current one first.
 func (b *announcer) pending() pendingLine {
 	var sent []byte
 	return func() ([]byte, <-chan struct{}) {
@@ -200,7 +199,7 @@ func (b *announcer) pending() pendingLine {
 	}
 }
 
-// isName reports whether name can be an upstream's.
+// isName reports whether name is valid for an upstream.
 func isName(name string) bool {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 	return name != "" && len(name) <= 32 && strings.Trim(name, letters) == "" && !strings.Contains(name, "__")

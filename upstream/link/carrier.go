@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// readBuffer is how many bytes of a socket are read at once, at most: many small
-// frames come with one system call.
+// readBuffer is how many bytes of a socket are read at once, so that one system call reads
+// many small frames.
 const readBuffer = 64 << 10
 
 // handshakeTimeout is how long a peer that dialled us may take for TLS.
 const handshakeTimeout = 10 * time.Second
 
-// A yamuxCarrier is a carrier as yamux sees it. It calls lose before yamux can know
-// that it has ended.
+// A yamuxCarrier is the carrier that yamux gets. It calls lose before yamux can know that
+// the carrier has ended.
 type yamuxCarrier struct {
 	net.Conn
 	lose func()
@@ -41,15 +41,14 @@ func (s yamuxCarrier) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is how yamux ends what it does not understand. It is late then, and
-// better than never.
+// Close is called by yamux after a protocol error.
 func (s yamuxCarrier) Close() error {
 	s.lose()
 	return s.Conn.Close()
 }
 
-// A socket is a carrier on which each system call counts: reads are buffered,
-// writes coalesced, and it knows when something last came.
+// A socket is a carrier that saves system calls: it buffers reads and coalesces writes. It
+// knows when the last byte came.
 type socket struct {
 	net.Conn
 	in    *bufio.Reader
@@ -67,25 +66,24 @@ func newSocket(c net.Conn) *socket {
 func (s *socket) Read(p []byte) (int, error)  { return s.in.Read(p) }
 func (s *socket) Write(p []byte) (int, error) { return s.out.Write(p) }
 
-// Close closes the connection at once; what is not written yet is lost.
+// Close closes the connection at once. Unwritten data are lost.
 func (s *socket) Close() error {
 	var err error
 	if t, ok := s.Conn.(*tls.Conn); ok {
-		err = t.NetConn().Close() // its own Close may wait for a peer who is gone
+		err = t.NetConn().Close() // tls.Conn.Close may wait for a dead peer
 	} else {
 		err = s.Conn.Close()
 	}
-	s.out.Close() // its Write has been unblocked
+	s.out.Close() // the connection's end has unblocked its Write
 	return err
 }
 
-// silence returns how long nothing has come. Any byte counts: who is busy is
-// not dead.
+// silence returns the time since the last byte came.
 func (s *socket) silence() time.Duration {
 	return time.Since(s.since) - time.Duration(s.heard.Load())
 }
 
-// A readClock reads from a socket's connection and notes when something comes.
+// A readClock reads from a socket's connection, and records when data came.
 type readClock struct {
 	s      *socket
 	frames frames
@@ -102,13 +100,13 @@ func (h *readClock) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// frames follows yamux's frames, to stop pings: yamux answers each in a goroutine
-// of its own, of which a peer who does not read the answers could make any number.
-// Neither end of a link sends any.
+// frames follows yamux's frames to refuse pings: yamux answers each in a goroutine of its
+// own, so that a peer that does not read the answers could start any number. Neither end
+// of a link sends pings.
 type frames struct {
 	header [12]byte // version, type, flags, stream, length
 	have   int      // bytes of header
-	body   uint32   // bytes that are still to come
+	body   uint32   // bytes of the body that are still to come
 }
 
 func (f *frames) pass(p []byte) error {
@@ -145,8 +143,8 @@ const (
 
 var errPing = errors.New("the other side sent a ping")
 
-// handshake makes the handshake of TLS if c needs one. Its error says better why the
-// other side refuses than that of a Read.
+// handshake makes the TLS handshake if c needs one. Its error tells better than that of a
+// Read why the other side refused.
 func handshake(ctx context.Context, c net.Conn) error {
 	t, ok := c.(*tls.Conn)
 	if !ok {

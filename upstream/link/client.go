@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Ends of a link.
+// Causes of a link's end.
 var (
 	errNoAnswer    = errors.New("hello not answered in time")
 	errHostStreams = errors.New("the host opened a stream")
@@ -24,21 +25,20 @@ type Client struct {
 	Log    *slog.Logger   // nil discards
 	Limits jsonrpc.Limits // of one message from the host
 
-	// ID is what hosts know this proxy by on its next link, at most 64 bytes. Zero
-	// is for one that does not say.
+	// ID identifies this proxy to hosts on its next link, in at most 64 bytes; "" for
+	// no id.
 	ID string
 
-	// HelloTimeout is how long a host may take to answer a hello; zero means
-	// 30 s, and an hour in one process. Then the link is given up, since a stream
-	// that is not answered cannot be closed without harm to it.
+	// HelloTimeout is how long a host may take to answer a hello; zero means 30 s, and an
+	// hour in one process. After that the link ends, since a stream whose hello is not
+	// answered cannot be closed without harm to the link.
 	HelloTimeout time.Duration
 
-	// Heartbeat finds a host that is gone without a word.
+	// Heartbeat finds a host that is gone without closing the link.
 	Heartbeat Heartbeat
 
-	// Streams bounds those that are open at once, until SetStreams replaces it;
-	// zero is no bound but the host's. One more is refused at once, with
-	// [jsonrpc.CauseOverloaded].
+	// Streams bounds the open streams, until SetStreams replaces it; zero leaves that to
+	// the host. One more is refused at once, with [jsonrpc.CauseOverloaded].
 	Streams int
 
 	// Trusted is for a host in this process: its messages are not checked a
@@ -46,18 +46,16 @@ type Client struct {
 	// announcement. It must be the same at both ends.
 	Trusted bool
 
-	// Announced, if it is not nil, is called with what the host announces: once
-	// a link is up, whenever it changes, and again when a lost link is back.
-	// Lost is called with the event, as the ends of its streams have it, and the
-	// cause when a link that was up has ended, also if a
-	// newer one has replaced it. The calls come one after another: those for one
-	// link, Lost the last, and then those for the next. The link waits for them,
-	// and neither may wait for Serve.
+	// Announced, if not nil, is called with the host's announcement when a link is up,
+	// and whenever the announcement changes. Lost, if not nil, is called when a link that
+	// was up has ended, also if a newer one has replaced it, with the event of its
+	// streams' ends and the cause. The calls are sequential: Lost is the last for one
+	// link, and those for the next link follow. The link waits for them, and neither may
+	// wait for Serve.
 	Announced func(upstreams []Upstream)
 	Lost      func(event string, err error)
 
-	// Failed, if it is not nil, is called with the cause when Redial could not
-	// bring a link up.
+	// Failed, if not nil, is called with the cause when Redial could not bring a link up.
 	Failed func(err error)
 
 	current  currentLink
@@ -68,11 +66,10 @@ type Client struct {
 	crowd overload
 }
 
-// Serve owns carrier until it returns, and lets Open use it. It returns when
-// the link ends or ctx does, with the cause. Every stream then fails with the
-// cause "link lost". When ctx ends, what was said last on closed streams has a
-// second to arrive. Serve may be called again; of several links, the latest to
-// be up is used, and the one before it, which may be half dead, is ended.
+// Serve owns carrier until it returns, and lets Open use it. It returns the cause when the
+// link or ctx ends. Every stream then fails with the cause "link lost". When ctx ends, the
+// last messages on closed streams have a second to arrive. Serve may be called again: Open
+// uses the link that came up last, and the previous one, which may be half dead, is ended.
 func (c *Client) Serve(ctx context.Context, carrier net.Conn) error {
 	return c.serve(ctx, carrier, unwatched)
 }
@@ -113,15 +110,15 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	return err
 }
 
-// Redial keeps up a link to a host that listens: it dials, serves the link, and
-// when that ends, or cannot be dialled, it dials again, after a while, until ctx
-// ends. It logs when the link comes and goes.
+// Redial keeps up a link to a host that listens: it dials, serves the link, and dials again
+// after a pause when the link has ended or the dial has failed, until ctx ends. It logs when
+// the link comes up and goes down.
 func (c *Client) Redial(ctx context.Context, dial func(context.Context) (net.Conn, error)) error {
 	return redial(ctx, &endReporter{log: orDiscard(c.Log), failed: c.Failed}, dial, c.serve)
 }
 
-// Accept serves links from hosts that dial l, of which the latest is used,
-// until ctx ends or l is closed. It closes l and waits for all links.
+// Accept serves links from hosts that dial l until ctx ends or l is closed. Open uses the
+// latest. Accept closes l and waits for all links.
 func (c *Client) Accept(ctx context.Context, l net.Listener) error {
 	return accept(ctx, &endReporter{log: orDiscard(c.Log)}, l, c.serve)
 }
@@ -134,13 +131,13 @@ func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 	return newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log), c.Trusted), c.Trusted)
 }
 
-// control says hello for the link and then reads what the host announces.
+// control sends the hello of the link and then reads the host's announcements.
 func (c *Client) control(l *link, over chan struct{}) {
 	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
-		if !l.ending() { // or it is a consequence
+		if !l.ending() { // otherwise err is a consequence
 			l.fail(err)
 		}
 		return
@@ -161,17 +158,17 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 		<-before
 	}
 	orDiscard(c.Log).Info("link up")
-	return k.read(controlHandler{announced: c.Announced})
+	return k.read(c.Announced, nil)
 }
 
 func (c *Client) helloTimeout() time.Duration {
-	return orElse(c.HelloTimeout, timeout(30*time.Second, c.Trusted))
+	return cmp.Or(c.HelloTimeout, timeout(30*time.Second, c.Trusted))
 }
 
-// Open opens a stream to an upstream. It waits until Serve has its first link
-// and the host has answered the hello, or until ctx ends; a link that was lost
-// it gives only a second to be back. Every error is a [*jsonrpc.ClosedError] with
-// Delivered false; if the host refused, the cause says why.
+// Open opens a stream to an upstream. It waits until Serve has its first link and the host
+// has answered the hello, or until ctx ends. After a link was lost, it waits only a second
+// for the next. Every error is a [*jsonrpc.ClosedError] with Delivered false and, if the
+// host refused, its cause.
 func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	if !c.enter(h.Upstream) {
 		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded, Err: errTooMany})
@@ -185,18 +182,18 @@ func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	return k, nil
 }
 
-// Reject tells the host what is not offered of what it announces: all of it, so that an empty
-// list ends it. It does not wait. A host of an older version ignores it.
+// Reject sends the host the complete list of announced upstreams that the proxy does not
+// offer. It does not wait. A host of an older version ignores it.
 func (c *Client) Reject(all []Rejection) { c.rejected.put(rejectionsLine(all)) }
 
-// SetStreams replaces Streams, for the streams that are opened from now on.
+// SetStreams replaces Streams for new streams.
 func (c *Client) SetStreams(most int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.Streams = most
 }
 
-// enter counts one more stream, if there is room.
+// enter counts a stream in, and returns false if there are too many.
 func (c *Client) enter(upstream string) bool {
 	c.mu.Lock()
 	most := c.Streams
@@ -218,7 +215,7 @@ func (c *Client) leave() {
 	c.crowd.thin(c.open, c.Streams)
 }
 
-// openSoon is Open once there is room.
+// openSoon is Open after enter.
 func (c *Client) openSoon(ctx context.Context, h Hello) (*conn, error) {
 	for again := false; ; again = true {
 		l, err := c.current.await(ctx)
@@ -229,16 +226,15 @@ func (c *Client) openSoon(ctx context.Context, h Hello) (*conn, error) {
 		if err == nil {
 			return k, nil
 		}
-		// A link that is lost before the answer may be back, and the upstream
-		// was not started.
+		// The link may be back, and the upstream was not started.
 		if again || ctx.Err() != nil || !l.over() {
 			return nil, err
 		}
 	}
 }
 
-// try opens a stream on l. An opening cannot be interrupted, so that it goes on
-// when ctx ends, and whoever does not hand the stream over closes it.
+// try opens a stream on l. Opening cannot be interrupted, so its goroutine goes on when ctx
+// ends, and then closes the stream itself.
 func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 	type result struct {
 		conn *conn
@@ -273,8 +269,9 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 	}
 }
 
-// openOn opens a stream and says hello on it. The next may be opened when this one is
-// open, or gone: to the host, one that it refuses is there until it is closed.
+// openOn opens a stream and sends its hello. It frees its place in l.opening when the
+// stream is open or, if the host refused it, closed at both ends: until then the host counts
+// it.
 func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 	opened := func() { <-l.opening }
 	hello, err := h.line()
@@ -287,7 +284,7 @@ func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 	y, err := l.y.OpenStream()
 	if err != nil {
 		opened()
-		l.fail(err) // a stream that may be half open cannot be closed
+		l.fail(err) // the stream may be half open, and cannot be closed
 		return nil, notOpened(l.lost(err))
 	}
 	k := newConn(l, y, c.Limits)
@@ -296,15 +293,15 @@ func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 		k.Close()
 		return nil, err
 	}
-	k.finished = nil // nobody has closed it yet
+	k.finished = nil // not closed yet
 	opened()
 	return k, nil
 }
 
-// errAnswer is the end of a stream whose host answers the hello with something else.
+// errAnswer is the end of a stream whose host sent an invalid answer to the hello.
 var errAnswer = &jsonrpc.ClosedError{Cause: jsonrpc.CauseBadAnswer}
 
-// greet says hello and reads the answer.
+// greet sends the hello and reads the answer.
 func (c *conn) greet(hello []byte) error {
 	err := c.out.WriteLines(hello)
 	if err != nil {
@@ -326,7 +323,7 @@ func (c *conn) greet(hello []byte) error {
 	return notOpened(errAnswer)
 }
 
-// notOpened makes the end of a stream the error of its opening: nothing was sent.
+// notOpened returns the end of a stream as an error of Open, where nothing was sent.
 func notOpened(err error) error {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseBadAnswer)
 	end.Delivered = false

@@ -5,22 +5,21 @@ import (
 	"sync"
 )
 
-// coalesceSize is how many bytes may wait while others are being written,
-// besides one frame; then Write waits too.
+// coalesceSize is how many bytes may be pending, besides one frame; then Write waits.
 const coalesceSize = 64 << 10
 
-// A coalescer writes what is ready together with one Write. yamux writes the
-// header and the body of each frame separately, and frames of several streams
-// one by one. Nothing is delayed: its goroutine writes whatever there is, and
-// what comes meanwhile goes out with the next Write.
+// A coalescer joins small writes. yamux writes the header and the body of each frame
+// separately, and the frames of all streams one by one. Nothing is delayed: a goroutine
+// writes everything that is pending with one Write, and data that come meanwhile with the
+// next.
 type coalescer struct {
 	w io.Writer
 
 	mu      sync.Mutex // guards the fields below; not held while w is written to
-	ready   sync.Cond  // there is something to write, or err is set; for run
-	room    sync.Cond  // pending has been taken, or err is set; for Write
+	ready   sync.Cond  // for run: there is something to write, or err is set
+	room    sync.Cond  // for Write: pending was taken, or err is set
 	pending []byte
-	partial bool  // pending ends with a header, whose body comes at once
+	partial bool  // pending ends with a header whose body comes at once
 	err     error // of w, or io.ErrClosedPipe
 	done    chan struct{}
 }
@@ -33,7 +32,7 @@ func newCoalescer(w io.Writer) *coalescer {
 	return c
 }
 
-// Write takes p. An error is that of an earlier Write to w.
+// Write queues p. Its error is that of an earlier Write to w.
 func (c *coalescer) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +49,7 @@ func (c *coalescer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// run writes what Write takes.
+// run writes pending data until an error.
 func (c *coalescer) run() {
 	defer close(c.done)
 	var spare []byte
@@ -67,7 +66,7 @@ func (c *coalescer) run() {
 	}
 }
 
-// take waits for text to write and leaves an empty buffer, spare's, in place.
+// take waits for pending data and returns them. spare becomes the next buffer.
 func (c *coalescer) take(spare []byte) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +79,7 @@ func (c *coalescer) take(spare []byte) ([]byte, error) {
 	return text, c.err
 }
 
-// fail lets no Write wait, or succeed, any more.
+// fail makes all present and future calls of Write fail.
 func (c *coalescer) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +90,7 @@ func (c *coalescer) fail(err error) {
 	c.room.Broadcast()
 }
 
-// Close ends run and waits for it; a Write to w must have been unblocked.
+// Close ends run and waits for it. The caller must have unblocked a Write to w.
 func (c *coalescer) Close() error {
 	c.fail(io.ErrClosedPipe)
 	<-c.done

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// slack is added to the limit of a message. The proxy puts in ids and names,
-	// which may be longer than those that came, and the next hop must not refuse
-	// what the one before has accepted.
+	// slack is added to the limit of a message. The proxy replaces ids and names, also by
+	// longer ones, and the next hop must not refuse a message that the previous one has
+	// accepted.
 	slack = 4 << 10
 
 	// lastTimeout is how long a closing line, and a Send before it, may wait
-	// for room in the window of a proxy that does not read.
+	// for a proxy that does not read.
 	lastTimeout = 5 * time.Second
 )
 
-// A conn is a stream after its hello, as messages. It is the proxy's end as it
-// is; the host's end is a hostConn.
+// A conn is a stream after its hello, as a sequence of messages. It is the proxy's end; the
+// host's end is a hostConn.
 type conn struct {
 	// Static after construction.
 	stream *stream
 	out    *jsonrpc.LineWriter
 	limits jsonrpc.Limits // of a message that must be checked
 
-	// Set before anybody can close c; may be nil.
+	// Set before c can be closed; may be nil.
 	tells    bool   // it is a hostConn
 	over     func() // called once, when c ends
-	finished func() // called when the other side has closed c too, unless the link has ended
+	finished func() // called when both sides have closed c
 
 	// Owned by Recv.
 	lines *jsonrpc.LineReader
@@ -48,14 +48,14 @@ func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 	s := &stream{y: y, link: l, over: make(chan struct{})}
 	l.enter(s)
 	c := &conn{stream: s, out: jsonrpc.NewLineWriter(s), limits: limits, lines: jsonrpc.NewLineReader(s, limits)}
-	if !l.trusted { // else the line is whole already
-		c.lines.Bound(largeLines{s})
+	if !l.trusted { // a line in memory is complete
+		c.lines.Bound(s)
 	}
 	return c
 }
 
-// Recv implements [jsonrpc.Conn]. Its end is always a [*jsonrpc.ClosedError],
-// and the end of c: Send fails from then on.
+// Recv implements [jsonrpc.Conn]. The error at the end is always a [*jsonrpc.ClosedError],
+// and Send fails from then on.
 func (c *conn) Recv() (*jsonrpc.Message, error) {
 	var related jsonrpc.ID
 	for {
@@ -80,11 +80,11 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 			}
 			return nil, c.shut(n.closed, nil, longAgo)
 		}
-		related = n.related // zero for a note from a later version
+		related = n.related // zero for a note of a later version
 	}
 }
 
-// decode decodes a message. In one process the other end has checked it.
+// decode decodes a message, without checks if the other end is trusted.
 func (c *conn) decode(line []byte) (*jsonrpc.Message, error) {
 	if c.stream.link.trusted {
 		return jsonrpc.DecodeOwn(line)
@@ -105,7 +105,7 @@ func (c *conn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	}
 }
 
-// maxAtOnce bounds what RecvAll returns at once.
+// maxAtOnce bounds the messages that RecvAll returns.
 const maxAtOnce = 64
 
 // line returns the next line.
@@ -142,15 +142,15 @@ func (c *conn) SendAll(messages []*jsonrpc.Message) error {
 	return c.out.WriteLines(text)
 }
 
-// Close implements [jsonrpc.Conn]. What was sent before is still delivered.
+// Close implements [jsonrpc.Conn]. Messages that were sent before are still delivered.
 func (c *conn) Close() error {
 	c.shut(errClosed, nil, longAgo)
 	return nil
 }
 
-// shut ends c with end, unless it has ended, and returns the end. A Send in
-// progress fails at the deadline. The rest needs time and happens behind: last,
-// if it is not nil, is sent as the last line, and the stream is closed.
+// shut ends c with end, unless it has ended, and returns the end. A Send in progress fails
+// at the deadline. A goroutine does the rest: it sends last, unless that is nil, as the
+// last line, and closes the stream.
 func (c *conn) shut(end *jsonrpc.ClosedError, last []byte, deadline time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,22 +168,24 @@ func (c *conn) shut(end *jsonrpc.ClosedError, last []byte, deadline time.Time) e
 
 func (c *conn) leave(last []byte) {
 	if last != nil && c.out.WriteLines(last) == nil {
-		c.stream.linger()
+		c.stream.drain(time.Now().Add(lingerTimeout))
 	}
-	if !c.stream.link.dead.Load() { // the other side would take it for the end of the stream alone
+	if !c.stream.link.dead.Load() { // otherwise the other side would see a closed stream instead of a lost link
 		c.stream.y.Close()
 	}
 }
 
+// finish waits until the other side has closed the stream, too, or yamux resets it after
+// closeTimeout.
 func (c *conn) finish() {
-	c.stream.finish()
+	c.stream.drain(time.Time{})
 	c.stream.link.finished(c.stream)
 	if c.finished != nil {
 		c.finished()
 	}
 }
 
-// A hostConn is the host's end, which tells the proxy why it closes.
+// A hostConn is the host's end, which sends a closing line.
 type hostConn struct{ *conn }
 
 // Close implements [jsonrpc.Conn].
@@ -193,10 +195,10 @@ func (c hostConn) Close() error {
 	return nil
 }
 
-// CloseCause closes c after a closing line that tells the [*jsonrpc.ClosedError]
-// in cause. It does not wait: the proxy receives what was sent before and then
-// that error. A Send that waits for a proxy that does not read fails within
-// seconds, or at once when Close is called.
+// CloseCause closes c after a closing line with the [*jsonrpc.ClosedError] in cause. It does
+// not wait: the proxy receives the messages that were sent before, and then that error. A
+// Send that waits for a proxy that does not read fails within seconds, or at once when Close
+// is called.
 func (c hostConn) CloseCause(cause error) error {
 	end, ok := errors.AsType[*jsonrpc.ClosedError](cause)
 	if !ok {

@@ -2,6 +2,7 @@ package link
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,13 +17,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// versions are those of the link that this package speaks, the best first.
+// versions are the versions of the link that this package speaks, the best first.
 var versions = []int{1}
 
-// maxVersions bounds what a hello may offer.
+// maxVersions bounds the versions in a hello.
 const maxVersions = 16
 
-// Why links end, besides what happens to their carriers.
+// Causes of a link's end besides those of its carrier.
 var (
 	errNotLink    = fault("not an mcp-proxy link")
 	errLeft       = errors.New("ended by the other side")
@@ -33,14 +34,14 @@ var (
 	errFlood      = fault("too many streams")
 )
 
-// A control is one end of a link's control stream, the first that the proxy
-// opens. It stays open as long as the link.
+// A control is one end of a link's control stream. The proxy opens it before all others, and
+// it stays open as long as the link.
 type control struct {
 	link *link
 	y    *yamux.Stream
-	in   *bufio.Reader       // owned by who reads
-	out  *jsonrpc.LineWriter // for several
-	asks chan struct{}       // has one when a beat has come that is to be answered; capacity 1
+	in   *bufio.Reader       // owned by the reading goroutine
+	out  *jsonrpc.LineWriter // used concurrently
+	asks chan struct{}       // has an element if a beat must be answered; capacity 1
 }
 
 func newControl(l *link, y *yamux.Stream) *control {
@@ -48,7 +49,7 @@ func newControl(l *link, y *yamux.Stream) *control {
 	return &control{l, y, bufio.NewReader(s), jsonrpc.NewLineWriter(s), make(chan struct{}, 1)}
 }
 
-// line reads a line of at most limit bytes. A longer one is the end.
+// line reads a line. One of more than limit bytes is an error.
 func (c *control) line(limit int) ([]byte, error) {
 	var line []byte
 	for {
@@ -65,9 +66,9 @@ func (c *control) line(limit int) ([]byte, error) {
 	}
 }
 
-// controlHello is {"mcp-proxy":1,"control":true,"versions":[1],"proxy":"…"}. The
-// first member is the version of the line itself, and stays as it is when there are
-// more versions of what follows. The last is the proxy's id, if it has one.
+// controlHello returns {"mcp-proxy":1,"control":true,"versions":[1],"proxy":"…"}. The first
+// member is the version of this line, which does not change with the versions of the link.
+// The last is the proxy's id, if it has one.
 func controlHello(proxy string) []byte {
 	b := append(appendNote(nil, "control"), `true,"versions":[`...)
 	b = append(append(b, joinInts(versions)...), ']')
@@ -80,7 +81,7 @@ func controlHello(proxy string) []byte {
 // maxProxyID bounds the id of a proxy, in bytes.
 const maxProxyID = 64
 
-// proxyID returns the id of the proxy that says a hello; "" if it does not say.
+// proxyID returns the proxy's id in a hello, "" for none.
 func proxyID(line []byte) string {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(line, jsonrpc.Span{}, at[:], "proxy") != nil {
@@ -143,7 +144,7 @@ func pickedLine(v int) []byte {
 	return fmt.Appendf(appendNote(nil, "ok"), "true,\"version\":%d}\n", v)
 }
 
-// greet says hello for a proxy of that id and reads the answer.
+// greet sends the hello of a proxy with this id and reads the answer.
 func (c *control) greet(proxy string) error {
 	if err := c.out.WriteLines(controlHello(proxy)); err != nil {
 		return err
@@ -167,15 +168,10 @@ func (c *control) greet(proxy string) error {
 	return nil
 }
 
-// A controlHandler gets what the other side says on the control stream. What is nil is ignored.
-type controlHandler struct {
-	announced func([]Upstream)
-	rejected  func([]Rejection)
-}
-
-// read reads lines until the end, and returns its cause. What it does not know
-// is of a later version, and ignored.
-func (c *control) read(to controlHandler) error {
+// read reads lines until the end, and returns its cause. It calls announced and rejected,
+// unless they are nil, with the lists that come. It ignores unknown lines, which are of a
+// later version.
+func (c *control) read(announced func([]Upstream), rejected func([]Rejection)) error {
 	for {
 		line, err := c.line(maxAnnouncement)
 		if err != nil {
@@ -189,23 +185,23 @@ func (c *control) read(to controlHandler) error {
 			return fmt.Errorf("%w: %s", errLeft, n.closed.Cause)
 		case n.beat:
 			c.ask()
-		case n.upstreams != nil && to.announced != nil:
+		case n.upstreams != nil && announced != nil:
 			upstreams, err := parseAnnouncement(n.upstreams)
 			if err != nil {
 				return err
 			}
-			to.announced(upstreams)
-		case n.rejected != nil && to.rejected != nil:
-			rejected, err := parseRejections(n.rejected)
+			announced(upstreams)
+		case n.rejected != nil && rejected != nil:
+			all, err := parseRejections(n.rejected)
 			if err != nil {
 				return err
 			}
-			to.rejected(rejected)
+			rejected(all)
 		}
 	}
 }
 
-// bye tells the other side why the link ends, if it can be told in time.
+// bye sends the cause of the link's end to the other side, within byeTimeout.
 func (c *control) bye(err error) {
 	cause := errClosed.Cause
 	if f, ok := errors.AsType[fault](err); ok {
@@ -215,10 +211,11 @@ func (c *control) bye(err error) {
 	_ = c.out.WriteLines(closingLine(&jsonrpc.ClosedError{Cause: cause, Delivered: true}))
 }
 
-// refuse answers a hello with err, and ends the link when the proxy has heard it.
+// refuse answers a hello with err, and ends the link when the proxy has closed it, after
+// byeTimeout at the latest.
 func (c *control) refuse(err error) {
 	c.link.record(err)
-	_ = c.out.WriteLines(refusalLine(err.Error())) // if that fails, so does the link
+	_ = c.out.WriteLines(refusalLine(err.Error())) // an error ends the link, too
 	select {
 	case <-c.link.y.CloseChan():
 	case <-time.After(byeTimeout):
@@ -226,8 +223,8 @@ func (c *control) refuse(err error) {
 	c.link.fail(err)
 }
 
-// end ends the link because of err, from c. It tells the other side, if that is
-// not what err came from.
+// end ends the link because of err, an error of c. It tells the other side, unless that has
+// ended the link.
 func (c *control) end(err error) {
 	switch {
 	case c.link.ending(): // err is a consequence
@@ -238,33 +235,33 @@ func (c *control) end(err error) {
 	}
 }
 
-// A Heartbeat finds a peer that is gone without a word. The zero value finds it
+// A Heartbeat finds a peer that is gone without closing the link. The zero value finds it
 // within 15 s.
 type Heartbeat struct {
-	Every time.Duration // between two beats to the other side, which answers; zero means 5 s
-	Dead  time.Duration // without a single byte from it; zero means 15 s
+	Every time.Duration // between two beats, which the other side answers; zero means 5 s
+	Dead  time.Duration // without a byte from the other side until it counts as dead; zero means 15 s
 }
 
-func (h Heartbeat) every() time.Duration { return orElse(h.Every, 5*time.Second) }
-func (h Heartbeat) dead() time.Duration  { return orElse(h.Dead, 15*time.Second) }
+func (h Heartbeat) every() time.Duration { return cmp.Or(h.Every, 5*time.Second) }
+func (h Heartbeat) dead() time.Duration  { return cmp.Or(h.Dead, 15*time.Second) }
 
 const (
 	beatLine   = notePrefix + `:` + version + `,"beat":true}` + "\n"  // asks for an answer
-	answerLine = notePrefix + `:` + version + `,"beat":false}` + "\n" // is one
+	answerLine = notePrefix + `:` + version + `,"beat":false}` + "\n" // the answer
 )
 
-// pendingLine returns a line that has not been sent yet, nil if there is none, and a channel that
-// is closed when there is another.
+// A pendingLine returns a line that was not sent yet, nil if there is none, and a channel
+// that is closed when there is another.
 type pendingLine func() (line []byte, changed <-chan struct{})
 
-// live begins what goes on as long as the link: beats and news to the other side, and
-// the watch for its silence.
+// live starts the goroutines that run as long as the link: one sends beats and n's lines,
+// and one watches for silence.
 func (c *control) live(h Heartbeat, n pendingLine) {
 	c.link.controls.Go(func() { c.beat(h.every(), n) })
 	c.link.controls.Go(func() { c.link.watch(h) })
 }
 
-// beat writes beats, answers to beats and news until the link ends.
+// beat writes beats, answers to beats, and n's lines until the link ends.
 func (c *control) beat(every time.Duration, n pendingLine) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -283,12 +280,12 @@ func (c *control) beat(every time.Duration, n pendingLine) {
 			}
 		}
 		if c.out.WriteLines(line) != nil {
-			return // the link ends of it
+			return // the error ends the link
 		}
 	}
 }
 
-// ask lets a beat be answered. One answer is enough for several.
+// ask makes beat answer. One answer is enough for several beats.
 func (c *control) ask() {
 	select {
 	case c.asks <- struct{}{}:
@@ -296,8 +293,8 @@ func (c *control) ask() {
 	}
 }
 
-// watch ends the link when nothing has come for too long. It needs no answer to
-// a beat: what comes may be anything, so that a slow peer is not a dead one.
+// watch ends the link when nothing has come for too long. Any byte counts, so that a slow
+// peer that does not answer a beat in time is not taken for dead.
 func (l *link) watch(h Heartbeat) {
 	watchdog := jsonrpc.Watchdog{Every: min(h.every(), h.dead()), Dead: h.dead()}
 	timer := time.NewTimer(watchdog.Look(time.Now(), 0))
@@ -318,7 +315,7 @@ func (l *link) watch(h Heartbeat) {
 	}
 }
 
-// strange returns what it means that a link ended before anybody said hello on it.
+// strange returns the error of a link that ended before its hello.
 func strange(err error) error {
 	switch {
 	case errors.Is(err, yamux.ErrInvalidVersion), errors.Is(err, yamux.ErrInvalidMsgType):

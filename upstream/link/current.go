@@ -9,24 +9,23 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// blip is how long a lost link may take to be back before Open fails: nothing
-// was sent yet, so that nobody needs to know.
+// blip is how long Open waits for a lost link to come back.
 const blip = time.Second
 
 var errDown = errors.New("the link is down")
 
-// A currentLink is the link that a Client uses: the latest that was up.
+// A currentLink is the link that a Client uses: the one that came up last.
 type currentLink struct {
 	mu      sync.Mutex    // guards the fields below
 	link    *link         // nil while there is none
-	lost    time.Time     // when link became nil; zero before the first
+	lost    time.Time     // when link became nil; zero before the first loss
 	event   string        // of that loss
 	changed chan struct{} // closed when link changes; nil if nobody waits
-	turn    chan struct{} // closed when the last link makes no more calls; nil before the first
+	turn    chan struct{} // closed when the last link has made its last call of Announced or Lost; nil before the first link
 }
 
-// attach makes l the link, which makes no more calls when over is closed, and ends the
-// one before it. It returns the channel that is closed when that makes no more calls.
+// attach makes l the current link, and ends the previous one. over is closed when l has made
+// its last call of Announced or Lost. attach returns this channel of the previous link.
 func (c *currentLink) attach(l *link, over chan struct{}) (before chan struct{}) {
 	c.mu.Lock()
 	old := c.link
@@ -39,7 +38,7 @@ func (c *currentLink) attach(l *link, over chan struct{}) (before chan struct{})
 	return before
 }
 
-// detach lets nobody use l any more.
+// detach ends the use of l.
 func (c *currentLink) detach(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,8 +56,8 @@ func (c *currentLink) setLocked(l *link) {
 	}
 }
 
-// await returns the link as soon as there is one. Its error is that of an opening,
-// which belongs to the loss of the last link.
+// await returns the link as soon as there is one. Its error has the event of the last
+// link's loss.
 func (c *currentLink) await(ctx context.Context) (*link, error) {
 	l, err := c.wait(ctx)
 	if err != nil {
@@ -90,8 +89,8 @@ func (c *currentLink) wait(ctx context.Context) (*link, error) {
 	return nil, context.Cause(ctx)
 }
 
-// state returns the link, or nil and when it was lost, and a channel that is
-// closed when that changes. A link that is about to end is none.
+// state returns the link, or nil and when it was lost, and a channel that is closed when
+// that changes. It returns no link that is about to end.
 func (c *currentLink) state() (l *link, lost time.Time, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +98,7 @@ func (c *currentLink) state() (l *link, lost time.Time, changed <-chan struct{})
 		c.changed = make(chan struct{})
 	}
 	if l = c.link; l != nil && l.over() {
-		return nil, time.Time{}, c.changed // detach comes
+		return nil, time.Time{}, c.changed // detach follows
 	}
 	return l, c.lost, c.changed
 }

@@ -18,12 +18,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
-// dialTimeout is how long a dial may take, the handshake of TLS or a WebSocket
-// included.
+// dialTimeout is how long a dial may take, including the handshake of TLS or a WebSocket.
 const dialTimeout = 10 * time.Second
 
-// An Endpoint is where the two ends of a link find each other: one listens
-// there, the other dials. Either may be the host.
+// An Endpoint is the address of a link: one end listens there, the other dials. Either may
+// be the host.
 type Endpoint struct {
 	// URL is one of
 	//
@@ -32,25 +31,24 @@ type Endpoint struct {
 	//	ws://host:port/path    wss://host:port/path
 	URL string
 
-	// TLS is for tls and wss. To dial, nil means the system's roots and the
-	// host of the URL. A listener needs a certificate; with ClientCAs it also
-	// demands one of the peer.
+	// TLS is for tls and wss. For Dial, nil means the system's roots and the host of the
+	// URL. For Listen, it needs a certificate; with ClientCAs it also requires one of
+	// the peer.
 	TLS *tls.Config
 
-	// Token returns the bearer token of ws and wss, which a dial shows and a
-	// listener demands; nil is none. It is asked anew each time, since tokens
-	// are rotated.
+	// Token returns the bearer token of ws and wss that Dial sends and Listen requires;
+	// nil is none. It is called for each connection, since tokens are rotated.
 	Token func() (string, error)
 
-	// Credentials prove to who listens at ws or wss who dials, in place of Token; nil is
-	// none. Many dials may share them.
+	// Credentials authenticate Dial at ws or wss, instead of Token; nil is none. Many dials
+	// may share them.
 	Credentials Credentials
 
-	// Mode is that of a Unix socket which Listen makes; zero means 0600.
+	// Mode is the mode of a Unix socket that Listen makes; zero means 0600.
 	Mode fs.FileMode
 }
 
-// String returns the URL without what could be secret in it.
+// String returns the URL without parts that may be secret.
 func (e Endpoint) String() string {
 	u, err := url.Parse(e.URL)
 	if err != nil {
@@ -59,11 +57,11 @@ func (e Endpoint) String() string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// parse returns the URL if it is complete.
+// parse returns the URL, or an error if it is not complete.
 func (e Endpoint) parse() (*url.URL, error) {
 	u, err := url.Parse(e.URL)
 	if err != nil {
-		return nil, errors.New("invalid URL") // its error shows the whole of it
+		return nil, errors.New("invalid URL") // err quotes the URL
 	}
 	switch u.Scheme {
 	case "unix":
@@ -84,7 +82,7 @@ func (e Endpoint) parse() (*url.URL, error) {
 	return u, nil
 }
 
-// Dial returns a new carrier. Its error names the endpoint, without secrets.
+// Dial returns a new carrier. Its error names the endpoint without secrets.
 func (e Endpoint) Dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -111,10 +109,10 @@ func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
 	return e.dialWeb(ctx, u.String())
 }
 
-// maxProofs is how often a dial is made again because its credentials were refused.
+// maxProofs is how often a dial is repeated because its credentials were rejected.
 const maxProofs = 3
 
-// dialWeb dials with what proves who we are.
+// dialWeb dials a WebSocket, with Credentials or Token.
 func (e Endpoint) dialWeb(ctx context.Context, url string) (net.Conn, error) {
 	for round := 0; ; round++ {
 		header := make(http.Header)
@@ -138,7 +136,7 @@ func (e Endpoint) dialWeb(ctx context.Context, url string) (net.Conn, error) {
 	}
 }
 
-// An unprovenError is why a dial has no token.
+// An unprovenError is a dial that could not get a token.
 type unprovenError struct{ err error }
 
 // Error implements error.
@@ -156,7 +154,7 @@ func (e *unprovenError) Error() string {
 // Unwrap returns why.
 func (e *unprovenError) Unwrap() error { return e.err }
 
-// authorize adds to the header of a dial what proves who we are.
+// authorize adds Credentials or Token to the header of a dial.
 func (e Endpoint) authorize(ctx context.Context, header http.Header) error {
 	switch {
 	case e.Credentials != nil:
@@ -171,17 +169,17 @@ func (e Endpoint) authorize(ctx context.Context, header http.Header) error {
 	return err
 }
 
-// Credentials are those of package upstream/remote, for the request of a WebSocket that
-// carries a link. Authorize sets the header Authorization; Refused is told of a 401 or 403
-// to it, and reports whether to dial again.
+// Credentials are like those of package upstream/remote, for the WebSocket of a link.
+// Authorize sets the header Authorization. Refused is called after a 401 or 403, and
+// reports whether to dial again.
 type Credentials interface {
 	Authorize(ctx context.Context, header http.Header) error
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
-// brief drops the address from an error of package net, as it is named already.
+// brief drops the address from an error of package net: the caller names it.
 func brief(err error) error {
-	if _, unproven := errors.AsType[*unprovenError](err); unproven { // which is about another address
+	if _, unproven := errors.AsType[*unprovenError](err); unproven { // an error of the authorization server
 		return err
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
@@ -190,10 +188,9 @@ func brief(err error) error {
 	return err
 }
 
-// Listen returns a listener for carriers. A Unix socket that a dead process left
-// behind is replaced; one that answers is not. The handshake of TLS is not
-// Accept's: whoever serves the carrier makes it. A listener for WebSockets runs
-// an HTTP server in a goroutine, which its Close waits for.
+// Listen returns a listener for carriers. It replaces a Unix socket of a dead process, but
+// not one that accepts connections. Accept does not make the TLS handshake: Serve does. A
+// listener for WebSockets runs an HTTP server in a goroutine, which its Close waits for.
 func (e Endpoint) Listen() (net.Listener, error) {
 	l, err := e.listen()
 	if err != nil {
@@ -209,7 +206,7 @@ func (e Endpoint) listen() (net.Listener, error) {
 	}
 	switch u.Scheme {
 	case "unix":
-		return ListenUnix(u.Path, e.mode())
+		return ListenUnix(u.Path, cmp.Or(e.Mode, 0o600))
 	case "tcp":
 		return net.Listen("tcp", u.Host)
 	case "ws":
@@ -241,7 +238,7 @@ func withPort(u *url.URL, port string) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// serverTLS returns config as a listener's: with ClientCAs, mutual.
+// serverTLS returns a listener's config. With ClientCAs it requires client certificates.
 func serverTLS(config *tls.Config) (*tls.Config, error) {
 	if config == nil || len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		return nil, errors.New("no certificate")
@@ -254,15 +251,8 @@ func serverTLS(config *tls.Config) (*tls.Config, error) {
 	return config, nil
 }
 
-func (e Endpoint) mode() fs.FileMode {
-	if e.Mode == 0 {
-		return 0o600
-	}
-	return e.Mode
-}
-
-// ListenUnix listens at a Unix socket. One that a dead process left behind is
-// replaced; one that answers is not. A mode of zero leaves it to the umask.
+// ListenUnix listens at a Unix socket. It replaces the socket of a dead process, but not one
+// that accepts connections. A mode of zero leaves the mode to the umask.
 func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -284,7 +274,7 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// removeStale removes the socket at path if nobody answers there.
+// removeStale removes the socket at path if it accepts no connection.
 func removeStale(path string) error {
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()

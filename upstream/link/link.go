@@ -17,35 +17,34 @@ import (
 )
 
 const (
-	// acceptBacklog is how many streams may wait to be accepted, at both ends
-	// alike; one more is reset. The accept loop does no work, so that only a
-	// burst of openings can come near.
+	// acceptBacklog is how many streams may wait to be accepted, at either end; further
+	// ones are reset. The accept loop does no work, so that only a burst comes close.
 	acceptBacklog = 1024
 
-	// maxOpening is how many streams a proxy opens at a time on one link: fewer than
-	// a host's backlog, and than it may have to refuse at once.
+	// maxOpening is how many streams a proxy opens at a time on one link. It is less than
+	// a host's backlog, and than maxRefusals.
 	maxOpening = 256
 
-	// maxLarge is how many lines over 64 KiB are read at a time on one link: what has come of
-	// one is in memory. The others wait, for as long as largeTimeout, and then each has as
-	// long to come. One that does not ends its stream.
+	// maxLarge is how many lines over 64 KiB are read at a time on one link, since partial
+	// lines are in memory. Further ones wait for at most largeTimeout, and each then has
+	// the same time to arrive. If one is late, its stream ends.
 	maxLarge     = 16
 	largeTimeout = time.Minute
 
-	// writeTimeout is how long the carrier may refuse to take a frame; then
-	// the link ends.
+	// writeTimeout is how long writing a frame to the carrier may take; then the link
+	// ends.
 	writeTimeout = 60 * time.Second
 
 	// closeTimeout is how long a stream that this side closed waits for the
-	// other side to close it too; then it is reset.
+	// other side to close it, too; then it is reset.
 	closeTimeout = 5 * time.Second
 
-	// byeTimeout is how long a proxy that ends its link waits for the last
-	// words on its streams to arrive.
+	// byeTimeout is how long a proxy that ends its link waits until the last messages on
+	// its streams have arrived.
 	byeTimeout = time.Second
 
 	// tellTimeout is how long a link that ends for a fault of the other side,
-	// or is replaced, may take to say so.
+	// or is replaced, may take to send the reason.
 	tellTimeout = 200 * time.Millisecond
 )
 
@@ -57,34 +56,34 @@ type link struct {
 	carrier net.Conn
 	socket  *socket // the carrier, unless that is a Ring
 	trusted bool    // the other side's messages need not be checked
-	event   string  // of its end, which its streams and the log name
-	up      func()  // called once the hello is through; may be nil
+	event   string  // of its end, for its streams and the log
+	up      func()  // called once the hello is answered; may be nil
 
 	proxy string // its id; "" for none. Written by the stream that becomes control
 
-	wg       sync.WaitGroup // what spawn and leave started
-	opening  chan struct{}  // has one for each opening that the proxy has begun
-	large    chan struct{}  // has one for each large line that is being read
-	within   time.Duration  // that such a line has
-	leaving  sync.WaitGroup // what leave has still to say
-	controls sync.WaitGroup // what goes on as long as the link
-	refused  atomic.Bool    // a hello was, of which the log has heard
+	wg       sync.WaitGroup // goroutines of spawn and leave
+	opening  chan struct{}  // an element for each stream that the proxy is opening
+	large    chan struct{}  // an element for each large line that is being read
+	within   time.Duration  // largeTimeout, but in tests
+	leaving  sync.WaitGroup // goroutines of leave that have not sent the last message
+	controls sync.WaitGroup // goroutines that run as long as the link
+	refused  atomic.Bool    // a refused hello was logged
 	losing   sync.Once      // lose
 	dead     atomic.Bool    // lose was called: nothing may wait for a stream
 
-	mu      sync.Mutex               // guards the fields below
-	closed  bool                     // spawn starts nothing more
-	bye     func(error)              // tells the other side of the end; nil before the hello, and without one
-	streams map[interrupter]struct{} // those that are not finished, but for the control stream
-	err     error                    // why the link ended, the first cause
+	mu      sync.Mutex           // guards the fields below
+	closed  bool                 // spawn starts nothing more
+	bye     func(error)          // tells the other side the cause of the end; nil before the hello, and without one
+	streams map[*stream]struct{} // unfinished ones, without the control stream
+	err     error                // the first cause of the end
 }
-
-// An interrupter has somebody who waits for it.
-type interrupter interface{ interrupt() }
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
-	l := &link{carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening), large: make(chan struct{}, maxLarge), within: largeTimeout, streams: make(map[interrupter]struct{})}
+	l := &link{
+		carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening),
+		large: make(chan struct{}, maxLarge), within: largeTimeout, streams: make(map[*stream]struct{}),
+	}
 	if _, ring := carrier.(*ringConn); !ring {
 		l.socket = newSocket(carrier)
 		l.carrier = l.socket
@@ -97,7 +96,8 @@ func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yam
 	return l, nil
 }
 
-// silence returns how long nothing has come. In memory nobody dies alone.
+// silence returns how long nothing has come. In memory that is always zero, since both ends
+// die together.
 func (l *link) silence() time.Duration {
 	if l.socket == nil {
 		return 0
@@ -105,26 +105,18 @@ func (l *link) silence() time.Duration {
 	return l.socket.silence()
 }
 
-// inMemory is what the timeouts are between two ends in one process: there is no
-// carrier that could be dead, but processors may be busy, and yamux's timeouts end
-// the link, that of writes at once and that of closing now and then (it resets a
-// stream which may be closing in that very moment).
+// inMemory replaces timeouts between two ends in one process: their carrier cannot be
+// dead, but the processors may be busy, and yamux's timeouts would end the link: a late
+// write at once, and a late close sometimes (it resets a stream that may be closing just
+// then).
 const inMemory = time.Hour
 
-// timeout returns d, or what takes its place in one process.
+// timeout returns d, or inMemory between two ends in one process.
 func timeout(d time.Duration, trusted bool) time.Duration {
 	if trusted {
 		return inMemory
 	}
 	return d
-}
-
-// orElse returns d, or what zero means.
-func orElse(d, zero time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return zero
 }
 
 func newConfig(log *slog.Logger, trusted bool) *yamux.Config {
@@ -139,8 +131,8 @@ func newConfig(log *slog.Logger, trusted bool) *yamux.Config {
 	return config
 }
 
-// spawn runs fn in a goroutine that close waits for. It reports whether it did:
-// on a closed link there is nothing left to open or close.
+// spawn runs fn in a goroutine that close waits for. On a closed link it returns false and
+// runs nothing.
 func (l *link) spawn(fn func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,8 +142,8 @@ func (l *link) spawn(fn func()) bool {
 	return !l.closed
 }
 
-// leave does the same for the end of a stream: last says the last words, and
-// rest waits for the other side.
+// leave is spawn for the end of a stream: last sends the last messages, and rest waits for
+// the other side.
 func (l *link) leave(last, rest func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,15 +158,15 @@ func (l *link) leave(last, rest func()) bool {
 	return !l.closed
 }
 
-// quiet lets spawn and leave start nothing more.
+// quiet keeps spawn and leave from starting anything more.
 func (l *link) quiet() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 }
 
-// begin notes that the hello is through, and how to say goodbye. It does not if there
-// has been one.
+// begin records that the hello was answered, and the function that tells the other side the
+// cause of the end. It returns false if there was a hello before.
 func (l *link) begin(bye func(error)) bool {
 	l.mu.Lock()
 	first := l.bye == nil
@@ -195,23 +187,23 @@ func (l *link) begun() bool {
 	return l.bye != nil
 }
 
-// over reports whether the link has ended, or will in a moment.
+// over reports whether the link has ended, or is about to.
 func (l *link) over() bool { return l.cause() != nil || l.ending() }
 
-// ending reports whether yamux's session has ended, or will in a moment: what fails
-// now is a consequence.
+// ending reports whether yamux's session has ended, or is about to: further errors are
+// consequences.
 func (l *link) ending() bool { return l.dead.Load() || l.y.IsClosed() }
 
-// cause returns why the link has ended; nil while it lives.
+// cause returns the cause of the link's end, nil while it lives.
 func (l *link) cause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// part ends the link because of err when what its streams had to say has
-// arrived at the other side, which hangs up then, or after a while at the latest.
-// Without a control stream the other side would not know: it ends at once.
+// part ends the link because of err. It first sends the last messages of closed streams and
+// the cause, and waits for at most while until the other side hangs up. Without a control
+// stream it cannot send the cause, and ends the link at once.
 func (l *link) part(err error, while time.Duration) {
 	if l.begun() {
 		cut := time.AfterFunc(while, func() { l.fail(err) })
@@ -225,26 +217,25 @@ func (l *link) part(err error, while time.Duration) {
 	l.fail(err)
 }
 
-// fail ends the link, and all its streams with it, because of err. It closes
-// the carrier alone and leaves the rest to yamux, whose reader then finds the
-// end.
+// fail ends the link and all its streams because of err. It closes only the carrier: yamux's
+// reader then finds the end and does the rest.
 func (l *link) fail(err error) {
 	l.record(err)
 	l.lose()
 	l.carrier.Close()
 }
 
-// lost is the end of a stream that the end of its link is.
+// lost returns the end of a stream whose link ended because of err.
 func (l *link) lost(err error) *jsonrpc.ClosedError {
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Event: l.event, Err: err}
 }
 
-// lose interrupts whoever waits for a stream, before yamux hears that the link
-// has ended: its Session.Close has to lock every stream, one after another, and
-// until it has come to one, that stream's reader spins, now and then with the lock
-// held. Thousands of them would share the processors, 10 ms each, for minutes.
+// lose interrupts all reads and writes on streams before yamux knows that the link has
+// ended: Session.Close locks the streams one after another, and until then each stream's
+// reader spins, sometimes with the lock held. Thousands of them would share the
+// processors, 10 ms each, for minutes.
 func (l *link) lose() {
-	l.losing.Do(func() { // whoever comes second waits, too
+	l.losing.Do(func() { // concurrent callers wait
 		l.dead.Store(true)
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -254,28 +245,28 @@ func (l *link) lose() {
 	})
 }
 
-// enter adds a stream to those of the link.
-func (l *link) enter(s interrupter) {
+// enter adds a stream.
+func (l *link) enter(s *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.streams[s] = struct{}{}
 }
 
-// finished takes it out again.
-func (l *link) finished(s interrupter) {
+// finished removes a stream.
+func (l *link) finished(s *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.streams, s)
 }
 
-// unfinished returns how many streams there are.
+// unfinished returns the number of streams.
 func (l *link) unfinished() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.streams)
 }
 
-// record keeps err as the cause of the end, unless there is one.
+// record sets the cause of the end, unless there is one.
 func (l *link) record(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,8 +275,8 @@ func (l *link) record(err error) {
 	}
 }
 
-// close ends the link, waits for all its goroutines and returns the cause of
-// the end, which is err unless there was an earlier one.
+// close ends the link, waits for all its goroutines and returns the cause of the end: err
+// unless there was an earlier one.
 func (l *link) close(err error) error {
 	l.fail(err)
 	<-l.y.CloseChan()
@@ -296,8 +287,8 @@ func (l *link) close(err error) error {
 	return jsonrpc.Closed(l.cause())
 }
 
-// yamuxLogger makes a yamux.Logger of a slog.Logger. Whatever matters of what yamux
-// says also ends a stream or the link, so all of it is for debugging.
+// A yamuxLogger logs what yamux reports at level debug: everything that matters also ends a
+// stream or the link.
 type yamuxLogger struct{ log *slog.Logger }
 
 func (c yamuxLogger) Print(v ...any)                 { c.say(fmt.Sprint(v...)) }
@@ -305,7 +296,7 @@ func (c yamuxLogger) Println(v ...any)               { c.say(fmt.Sprintln(v...))
 func (c yamuxLogger) Printf(format string, v ...any) { c.say(fmt.Sprintf(format, v...)) }
 func (c yamuxLogger) say(text string)                { c.log.Debug("yamux", "err", strings.TrimSpace(text)) }
 
-// orDiscard makes a nil Logger one that discards.
+// orDiscard returns log, or a Logger that discards if it is nil.
 func orDiscard(log *slog.Logger) *slog.Logger {
 	if log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -313,17 +304,17 @@ func orDiscard(log *slog.Logger) *slog.Logger {
 	return log
 }
 
-// errTooMany is what happened when there was no room for a stream.
+// errTooMany is why a stream was refused.
 var errTooMany = errors.New("too many streams")
 
-// An overload is too many streams. That is one event, and so one line in the log, until half
+// An overload is a time of too many streams. It is one event, with one log line, until half
 // of them have gone.
 type overload struct {
-	told bool // one was refused, which the log knows
+	told bool // a refused stream was logged
 }
 
-// admit reports whether there may be one more beside n streams, of most; zero is no
-// bound. The first that is refused is to be told.
+// admit reports whether one more stream is allowed beside n of at most most; zero is no
+// bound. The caller logs the first that is refused.
 func (c *overload) admit(n, most int) (ok, first bool) {
 	if most <= 0 || n < most {
 		return true, false
@@ -332,5 +323,5 @@ func (c *overload) admit(n, most int) (ok, first bool) {
 	return false, first
 }
 
-// thin notes that there are n streams, of most.
+// thin ends the overload if the n streams are at most half of most.
 func (c *overload) thin(n, most int) { c.told = c.told && n > most/2 }

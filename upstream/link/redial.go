@@ -14,37 +14,35 @@ import (
 )
 
 const (
-	// goodLife is how long a link must have lived for the back-off to begin
-	// anew.
+	// goodLife is how long a link must have lived to reset the back-off.
 	goodLife = 10 * time.Second
 
-	// warnAgain is how often a lasting failure is worth a warning.
+	// warnAgain is the time between two warnings of a lasting failure.
 	warnAgain = 5 * time.Minute
 
-	// maxLinks bounds the links at once, or those whose handlers have not
-	// returned. One more that comes in takes the place of one that is not up, or
-	// is closed; none more is dialled.
+	// maxLinks bounds the links, including those whose handlers have not returned. One
+	// more that is accepted evicts one that is not up, or is closed if there is none. No
+	// more are dialled.
 	maxLinks = 64
 )
 
-// newBackOff returns the waits between two dials: 250 ms to 30 s, with jitter,
-// so that many ends that lost one peer do not come back at once.
+// newBackOff returns the pauses between dials: 250 ms to 30 s, with jitter, so that many
+// ends that lost the same peer do not dial at the same time.
 func newBackOff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 250 * time.Millisecond
 	b.Multiplier = 2
-	b.MaxInterval = 20 * time.Second // half as much more, with jitter
+	b.MaxInterval = 20 * time.Second // 30 s with jitter
 	return b
 }
 
 // A serveFunc owns carrier until it returns.
 type serveFunc func(ctx context.Context, carrier net.Conn, w watcher) error
 
-// A watcher hears of a link: up when its hello is through, ended once, when it has
-// ended, perhaps long before all handlers have returned.
+// A watcher is notified of the life of a link.
 type watcher struct {
-	up    func() // may be nil
-	ended func(up bool, event string, err error)
+	up    func()                                 // called when the hello is answered; may be nil
+	ended func(up bool, event string, err error) // called once at the end, perhaps long before all handlers have returned
 }
 
 var unwatched = watcher{ended: func(bool, string, error) {}}
@@ -70,7 +68,7 @@ func redial(ctx context.Context, r *endReporter, dial func(context.Context) (net
 		ended := make(chan bool, 1)
 		wg.Go(func() {
 			defer func() { <-slots }()
-			_ = serve(ctx, carrier, watcher{ended: func(up bool, event string, err error) { // which is reported
+			_ = serve(ctx, carrier, watcher{ended: func(up bool, event string, err error) {
 				r.ended(ctx, up, event, err, time.Since(start))
 				ended <- up
 			}})
@@ -99,7 +97,7 @@ func accept(ctx context.Context, r *endReporter, l net.Listener, serve serveFunc
 			return context.Cause(ctx)
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // no descriptors left, for example: that passes
+		case err != nil: // temporary, for example too many descriptors
 			r.ended(ctx, false, "", fmt.Errorf("accept: %w", err), 0)
 			pause(ctx, newBackOff().NextBackOff())
 			continue
@@ -122,8 +120,8 @@ func accept(ctx context.Context, r *endReporter, l net.Listener, serve serveFunc
 	}
 }
 
-// enter takes a slot, if need be that of the stranger who has been silent for
-// longest. Without one all links are up.
+// enter takes a slot. If there is none, it evicts the link that has been without a hello for
+// longest. It returns false if all links are up.
 func enter(ctx context.Context, slots chan<- struct{}, pending *pendingCarriers) bool {
 	select {
 	case slots <- struct{}{}:
@@ -134,15 +132,15 @@ func enter(ctx context.Context, slots chan<- struct{}, pending *pendingCarriers)
 		return false
 	}
 	select {
-	case slots <- struct{}{}: // the end of a link without a hello takes no time
+	case slots <- struct{}{}: // a link without a hello ends at once
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// pendingCarriers has the carriers of links that are not up, at most maxLinks: who only
-// connects must not keep others out.
+// pendingCarriers has the carriers of links that are not up, at most maxLinks: connections
+// without a hello must not keep others out.
 type pendingCarriers struct {
 	mu       sync.Mutex // guards carriers
 	carriers []net.Conn // the oldest first
@@ -175,7 +173,7 @@ func (l *pendingCarriers) evict() bool {
 	return oldest != nil
 }
 
-// pause waits for d, or until ctx ends.
+// pause waits for d, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -187,14 +185,14 @@ func pause(ctx context.Context, d time.Duration) {
 
 var errManyLinks = fmt.Errorf("there are %d already", maxLinks)
 
-// An endReporter logs the ends of links: a warning for the first of a row of
-// failures, and every few minutes while it lasts.
+// An endReporter logs the ends of links. It warns of the first of several failures, and
+// again every warnAgain.
 type endReporter struct {
 	log  *slog.Logger
-	host bool // a proxy that leaves is no failure; a host that does is
+	host bool // of a host: there a link that the other side ended is no failure
 
-	failed func(error)                                        // told of a link that did not come up; nil for nobody
-	lost   func(event string, err error, lived time.Duration) // told of one that was lost, though neither side wanted that; nil for nobody
+	failed func(error)                                        // called for a link that did not come up; may be nil
+	lost   func(event string, err error, lived time.Duration) // called for a link that was up and failed; may be nil
 
 	mu     sync.Mutex // guards warned
 	warned time.Time
@@ -223,8 +221,8 @@ func (r *endReporter) ended(ctx context.Context, up bool, event string, err erro
 	}
 }
 
-// isNewFailure reports whether a failure is worth a warning: always after a link was up,
-// which the log has said.
+// isNewFailure reports whether to warn of a failure: always after a link was up, which was
+// logged, and otherwise after warnAgain.
 func (r *endReporter) isNewFailure(up bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,12 +12,12 @@ import (
 // ringSize is how many bytes each direction of a Ring holds; then Write waits.
 const ringSize = 64 << 10
 
-// Ring returns the two ends of a carrier in memory. What one end wrote before
-// its Close the other still reads, then io.EOF. Close unblocks reads and writes
+// Ring returns the two ends of a carrier in memory. After the Close of one end the other
+// reads the data that were written before, then io.EOF. Close unblocks reads and writes
 // on both ends. There are no deadlines, since yamux sets none on its carrier.
 //
-// It is buffered, since yamux writes the header and the body of a frame
-// separately: over net.Pipe each would wait for the reader.
+// A Ring is buffered, since yamux writes the header and the body of a frame separately:
+// over net.Pipe each would wait for the reader.
 func Ring() (net.Conn, net.Conn) {
 	ab, ba := newRing(), newRing()
 	return &ringConn{in: ba, out: ab}, &ringConn{in: ab, out: ba}
@@ -35,18 +35,15 @@ func (c *ringConn) Close() error {
 	return nil
 }
 
-func (c *ringConn) LocalAddr() net.Addr              { return ringAddr{} }
-func (c *ringConn) RemoteAddr() net.Addr             { return ringAddr{} }
+func (c *ringConn) LocalAddr() net.Addr              { return ringAddr }
+func (c *ringConn) RemoteAddr() net.Addr             { return ringAddr }
 func (c *ringConn) SetDeadline(time.Time) error      { return os.ErrNoDeadline }
 func (c *ringConn) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
 func (c *ringConn) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
-type ringAddr struct{}
+var ringAddr = &net.UnixAddr{Net: "ring", Name: "ring"}
 
-func (ringAddr) Network() string { return "ring" }
-func (ringAddr) String() string  { return "ring" }
-
-// A ring is one direction.
+// A ring is one direction of a Ring.
 type ring struct {
 	mu        sync.Mutex // guards the fields below
 	readable  sync.Cond
@@ -54,7 +51,7 @@ type ring struct {
 	buf       []byte // ringSize bytes from the first write on
 	start, n  int    // n bytes from buf[start] on, around the end, are unread
 	ended     bool   // the writer closed: reads get the rest, then io.EOF
-	abandoned bool   // the reader closed: nobody will read
+	abandoned bool   // the reader closed: writes fail
 }
 
 func newRing() *ring {
@@ -100,10 +97,9 @@ func (r *ring) write(p []byte) (n int, err error) {
 	}
 }
 
-// announcesBody reports whether p is the header of a yamux frame with a body,
-// which yamux writes next: version 0, type data, flags and stream, length. A
-// reader that was woken for it would only wait again, which costs each message
-// two switches between goroutines.
+// announcesBody reports whether p is the header of a yamux frame with a body: version 0, type
+// data, flags and stream, length. yamux writes the body next. A reader that was woken for
+// the header would wait again, at the cost of two goroutine switches a message.
 func announcesBody(p []byte) bool {
 	return len(p) == 12 && p[0] == 0 && p[1] == 0 && binary.BigEndian.Uint32(p[8:]) > 0
 }
@@ -119,7 +115,7 @@ func (r *ring) take(p []byte) (n int) {
 	return n
 }
 
-// put moves as much of p as there is room for into the ring.
+// put copies as much of p into the ring as fits.
 func (r *ring) put(p []byte) (n int) {
 	if r.buf == nil {
 		r.buf = make([]byte, ringSize)

@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,38 +15,38 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// stopTimeout is how long handlers whose ctx was cancelled may take before the
-// link is cut.
+// stopTimeout is how long handlers may take after their ctx was cancelled; then the link
+// is cut.
 const stopTimeout = 2 * time.Second
 
-// A Handler serves one stream. It owns c until it returns; then c is closed,
-// and the [*jsonrpc.ClosedError] that it returned is the cause that the proxy
-// hears, unless c was closed before. ctx is cancelled to force it to end; the
-// end of the link does not cancel ctx, but every Recv and Send then fails.
+// A Handler serves one stream. It owns c until it returns. Then c is closed, and the proxy
+// gets the [*jsonrpc.ClosedError] that it returned, unless c was closed before. Cancelling
+// ctx forces it to end. The end of the link does not cancel ctx, but every Recv and Send
+// then fails.
 type Handler func(ctx context.Context, h Hello, c jsonrpc.Conn) error
 
-// maxRefusals bounds the streams that are being refused because there are too
-// many; with one more the link ends.
+// maxRefusals bounds the streams that are being refused because there are too many. One
+// more ends the link.
 const maxRefusals = 2 * maxOpening
 
 // A Server is the host's end: it accepts streams to upstreams.
 type Server struct {
 	Handle Handler
-	Known  func(upstream string) bool // whether there is such an upstream, at once; nil knows all
+	Known  func(upstream string) bool // reports, without waiting, whether there is such an upstream; nil accepts all
 	Log    *slog.Logger               // nil discards
 	Limits jsonrpc.Limits             // of one message from the proxy
 
 	// Upstreams are announced to each proxy, until Announce replaces them.
 	Upstreams []Upstream
 
-	// HelloTimeout is how long a link or a stream may take to say hello; zero
+	// HelloTimeout is how long the hello of a link or a stream may take; zero
 	// means 10 s, and an hour in one process.
 	HelloTimeout time.Duration
 
-	// Heartbeat finds a proxy that is gone without a word.
+	// Heartbeat finds a proxy that is gone without closing the link.
 	Heartbeat Heartbeat
 
-	// Streams bounds those on one link at once, also those whose proxy has left
+	// Streams bounds the streams of one link, including those whose proxy has left
 	// and whose handler has not returned, until SetStreams replaces it; zero means
 	// 4096. More are refused with [jsonrpc.CauseOverloaded].
 	Streams int
@@ -54,17 +55,18 @@ type Server struct {
 	// [Client].
 	Trusted bool
 
-	// Linked and Unlinked, if they are not nil, are called with the id of a proxy
-	// that has one: the first when a link to it is up, the second when that has
-	// ended and all its handlers have returned.
+	// Linked and Unlinked, if not nil, are called with the id of a proxy that has one:
+	// Linked when a link to it is up, Unlinked when the link has ended and all its
+	// handlers have returned.
 	Linked, Unlinked func(proxy string)
 
-	// Lost, if it is not nil, is called when a link that was up for so long has ended
-	// though neither end wanted it to, with the event and the cause as in the log.
+	// Lost, if not nil, is called when a link that was up has failed, with event and
+	// cause as in the log, and how long it lived.
 	Lost func(event string, err error, lived time.Duration)
 
-	// Rejected, if it is not nil, is called with the id of a link and what its proxy does not
-	// offer of what was announced, whenever that changes, and with nil when the link has ended.
+	// Rejected, if not nil, is called with the id of a link and the announced upstreams
+	// that its proxy does not offer, whenever they change, and with nil when the link has
+	// ended.
 	Rejected func(link string, all []Rejection)
 
 	announced announcer
@@ -72,10 +74,9 @@ type Server struct {
 	mu sync.Mutex // guards Streams
 }
 
-// Serve owns carrier until it returns, and runs Handle for each stream. It
-// returns when the link has ended, or ctx has, and all handlers have returned,
-// with the cause. Cancelling ctx cancels that of the handlers; after 2 s the
-// link is cut.
+// Serve owns carrier until it returns, and runs Handle for each stream. It returns the
+// cause when the link or ctx has ended, and all handlers have returned. Cancelling ctx
+// cancels that of the handlers; after 2 s the link is cut.
 func (s *Server) Serve(ctx context.Context, carrier net.Conn) error {
 	return s.serve(ctx, carrier, unwatched)
 }
@@ -132,7 +133,7 @@ func (s *Server) reporter() *endReporter {
 }
 
 func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
-	err := s.prepare()
+	err := s.announceFirst()
 	if err == nil {
 		err = handshake(ctx, carrier)
 	}
@@ -144,11 +145,11 @@ func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 }
 
 func (s *Server) helloTimeout() time.Duration {
-	return orElse(s.HelloTimeout, timeout(10*time.Second, s.Trusted))
+	return cmp.Or(s.HelloTimeout, timeout(10*time.Second, s.Trusted))
 }
 
-// accept accepts streams until the link or ctx ends, and returns the cause. It
-// does no work itself: a stream that waits too long here ends the link.
+// accept accepts streams until the link or ctx ends, and returns the cause. It does no
+// work itself: a stream that waits too long to be accepted ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
 	var full overload
 	for {
@@ -180,14 +181,14 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 	}
 }
 
-// SetStreams replaces Streams, for the streams that come from now on.
+// SetStreams replaces Streams for new streams.
 func (s *Server) SetStreams(most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Streams = most
 }
 
-// most returns how many streams there may be on a link, zero for any number.
+// most returns the bound on the streams of a link, zero for none.
 func (s *Server) most() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +206,7 @@ func (s *Server) stream(ctx context.Context, c hostConn) {
 	h, err := s.greet(c)
 	switch {
 	case err == errControl:
-	case errors.Is(err, jsonrpc.ErrClosed): // nobody is there to hear an answer
+	case errors.Is(err, jsonrpc.ErrClosed): // the proxy has closed the stream
 		c.shut(errClosed, nil, longAgo)
 	case err != nil:
 		s.refuse(c, h, err)
@@ -223,10 +224,10 @@ func (s *Server) refuse(c hostConn, h Hello, err error) {
 	c.shut(errClosed, refusalLine(err.Error()), time.Now().Add(lastTimeout))
 }
 
-// errControl says that a stream has become the control stream.
+// errControl means that a stream has become the control stream.
 var errControl = errors.New("control stream")
 
-// greet reads the hello and accepts it, or returns why it is refused.
+// greet reads the hello and accepts it, or returns the reason to refuse it.
 func (s *Server) greet(c hostConn) (Hello, error) {
 	c.stream.y.SetReadDeadline(time.Now().Add(s.helloTimeout()))
 	line, err := readHello(c.stream)
@@ -274,7 +275,8 @@ func readHello(s *stream) ([]byte, error) {
 	return nil, errLongHello
 }
 
-// control makes s the control stream of its link, if the hello allows it.
+// control makes a stream the control stream of its link, if the hello is valid. It returns
+// errControl, or the reason to refuse the hello.
 func (s *Server) control(on *stream, hello []byte) error {
 	l := on.link
 	k := newControl(l, on.y)
@@ -301,15 +303,14 @@ func (s *Server) talk(k *control, v int) error {
 	orDiscard(s.Log).Info("link up")
 	k.live(s.Heartbeat, s.announced.pending())
 	if s.Rejected == nil {
-		return k.read(controlHandler{})
+		return k.read(nil, nil)
 	}
 	defer s.Rejected(k.link.event, nil)
-	return k.read(controlHandler{rejected: func(all []Rejection) { s.Rejected(k.link.event, all) }})
+	return k.read(nil, func(all []Rejection) { s.Rejected(k.link.event, all) })
 }
 
-// Announce replaces what is announced to proxies, those that are linked now and
-// those that come. The error says why no proxy would accept it; then nothing
-// changes.
+// Announce replaces the upstreams that are announced to proxies, now and in future links.
+// It returns an error, and changes nothing, if no proxy would accept them.
 func (s *Server) Announce(upstreams []Upstream) error {
 	line, err := announcementLine(upstreams)
 	if err != nil {
@@ -319,14 +320,7 @@ func (s *Server) Announce(upstreams []Upstream) error {
 	return nil
 }
 
-// prepare makes the line that announces Upstreams, unless there is one.
-func (s *Server) prepare() error {
-	if !s.announced.empty() {
-		return nil
-	}
-	line, err := announcementLine(s.Upstreams)
-	if err == nil {
-		s.announced.begin(line)
-	}
-	return err
+// announceFirst announces Upstreams, unless something was announced before.
+func (s *Server) announceFirst() error {
+	return s.announced.begin(func() ([]byte, error) { return announcementLine(s.Upstreams) })
 }

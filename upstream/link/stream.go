@@ -14,47 +14,46 @@ import (
 )
 
 const (
-	// lingerTimeout is how long a host waits for the proxy to read what was
-	// sent before the closing line. A proxy that is slow has a slow client.
+	// lingerTimeout is how long a host waits until the proxy has read the closing line and
+	// what was sent before. A proxy with a slow client is slow.
 	lingerTimeout = 60 * time.Second
 
 	// shrinkAfter is how long a stream keeps the buffer of a burst.
 	shrinkAfter = time.Second
 
-	// lingerBytes is how much a host drops while it waits. A proxy that sent
-	// more, a whole window, does not see that its stream has ended: it gets
-	// closeTimeout, and then its writes fail.
+	// lingerBytes is how many bytes drain drops. If a peer sends more than this, a whole
+	// window, before it sees the end of the stream, its writes fail after closeTimeout.
 	lingerBytes = 256 << 10
 )
 
-// longAgo is a deadline that unblocks.
+// longAgo is a deadline that unblocks reads and writes.
 var longAgo = time.Unix(1, 0)
 
-// errClosed is the end of a stream that one of its sides closed without a word.
+// errClosed is the end of a stream that one side closed without a closing line.
 var errClosed = &jsonrpc.ClosedError{Cause: jsonrpc.CauseClosed, Delivered: true}
 
-// A stream makes a yamux stream end as a Conn must. yamux's Close leaves a
-// blocked Read waiting, the end of the session looks like a clean io.EOF, and
-// data that nobody reads after a close block the peer's writers.
+// A stream is a yamux stream that ends as a Conn must. yamux's own Close does not unblock
+// Read, the end of its session looks like a clean io.EOF, and after a Close unread data
+// block the peer's writers.
 type stream struct {
 	// Static after construction.
 	y    *yamux.Stream
 	link *link
 
-	reading sync.Mutex    // held by whoever reads from y
-	stopped atomic.Bool   // Read is over; only drain reads
-	over    chan struct{} // closed by ending, for who waits to read; nil before the hello is through
+	reading sync.Mutex    // held while y is read
+	stopped atomic.Bool   // Read has ended; only drain reads
+	over    chan struct{} // closed by ending to unblock Enter; nil on a control stream
 	ending  sync.Once
 	hurried atomic.Bool // Read has a deadline
 
 	burst     bool        // owned by Read: y's buffer has grown
-	shrinking atomic.Bool // y's buffer will be dropped in a moment
+	shrinking atomic.Bool // y's buffer will be dropped after shrinkAfter
 }
 
 // Read implements io.Reader. It never returns io.EOF, after which a LineReader
-// would take a line that was cut off for a message.
+// would take a truncated line for a message.
 func (s *stream) Read(p []byte) (int, error) {
-	if !s.reading.TryLock() { // drain has it: Read is over
+	if !s.reading.TryLock() { // drain has it: Read has ended
 		return 0, errClosed
 	}
 	defer s.reading.Unlock()
@@ -68,18 +67,18 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 	if n > 0 {
 		s.shrink(n == len(p))
-		return n, nil // with an error the link has ended, and the next Read says so
+		return n, nil // the next Read returns the error, if there was one
 	}
 	return 0, err
 }
 
-// shrink drops the buffer that a burst left behind, shortly after the burst was
-// read to its end. yamux keeps it otherwise, up to a whole window for each
-// stream; dropped at once it would be made anew for each larger message.
+// shrink drops y's buffer after a burst. yamux would keep it, up to a whole window for each
+// stream. The buffer is dropped only after shrinkAfter, so that it is not allocated again
+// for each large message.
 func (s *stream) shrink(more bool) {
 	if s.burst && !more && s.shrinking.CompareAndSwap(false, true) {
 		time.AfterFunc(shrinkAfter, func() {
-			s.shrinking.Store(false) // first: a burst that ends now is for the next time
+			s.shrinking.Store(false) // first, so that a burst that ends now is not missed
 			s.y.Shrink()
 		})
 	}
@@ -87,7 +86,7 @@ func (s *stream) shrink(more bool) {
 }
 
 // maxFrame bounds the frames on a socket, so that a large message does not hold
-// up those of other streams. In memory nothing takes long.
+// up other streams. In memory nothing takes long.
 const maxFrame = 16 << 10
 
 // Write implements io.Writer. Only one may run at a time.
@@ -106,9 +105,9 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// ended returns what err, from y, says about the end of the stream. After a
-// timeout of the carrier it ends the link: yamux may still send the frame that
-// it gave up, and a window update that it gave up is lost.
+// ended returns the end of the stream that err, an error of y, means. After a timeout of the
+// carrier it ends the link: yamux may still send the frame that timed out, and a window
+// update that timed out is lost.
 func (s *stream) ended(err error) error {
 	if errors.Is(err, yamux.ErrConnectionWriteTimeout) {
 		s.link.fail(err)
@@ -126,11 +125,11 @@ func (s *stream) ended(err error) error {
 	case errors.Is(err, yamux.ErrStreamClosed), errors.Is(err, yamux.ErrConnectionReset), errors.Is(err, yamux.ErrTimeout):
 		return &jsonrpc.ClosedError{Cause: errClosed.Cause, Delivered: true, Err: err}
 	}
-	// The carrier's own error: the session ends of it, though not at once.
+	// An error of the carrier, which ends the session, though not at once.
 	return s.link.lost(err)
 }
 
-// stop ends Read, and Write at the deadline unless the other side reads.
+// stop ends Read at once, and Write at the deadline.
 func (s *stream) stop(deadline time.Time) {
 	s.stopped.Store(true)
 	s.wake()
@@ -139,7 +138,7 @@ func (s *stream) stop(deadline time.Time) {
 	s.heed()
 }
 
-// wake ends the wait for a place.
+// wake unblocks Enter.
 func (s *stream) wake() {
 	if s.over != nil {
 		s.ending.Do(func() { close(s.over) })
@@ -153,64 +152,54 @@ func (s *stream) interrupt() {
 	s.y.SetWriteDeadline(longAgo)
 }
 
-// heed interrupts s if the link has ended. Who has set a deadline must ask, since
-// the link may have ended before.
+// heed interrupts s if the link has ended. It must be called after each change of a
+// deadline, since that may have undone an interrupt.
 func (s *stream) heed() {
 	if s.link.dead.Load() {
 		s.interrupt()
 	}
 }
 
-// linger waits, for a while, until the other side has closed the stream.
-func (s *stream) linger() { s.drain(time.Now().Add(lingerTimeout)) }
-
-// finish waits until the other side has closed the stream too, which this side
-// has closed, or yamux gives up on it.
-func (s *stream) finish() { s.drain(time.Time{}) } // ends after closeTimeout at the latest
-
-// drain drops what the other side still sends, up to lingerBytes. The lock is
-// free as soon as a Read that stop interrupts is out.
+// drain drops data from the other side, at most lingerBytes, until that closes the stream or
+// the deadline has passed. It must follow stop, which makes a Read release the lock.
 func (s *stream) drain(deadline time.Time) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.y.SetReadDeadline(deadline)
 	s.heed()
-	_, _ = io.CopyN(io.Discard, s.y, lingerBytes) // any end will do
+	_, _ = io.CopyN(io.Discard, s.y, lingerBytes)
 }
 
-// errSlowLine is the end of a stream with a large message that did not come in time, or found
-// no place.
+// errSlowLine is the end of a stream with a large message that was late, or waited too long
+// for its turn.
 var errSlowLine = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTimeout, Delivered: true, Says: "did not send a large message in time (timeout)"}
 
-// largeLines are the places of the large lines of a stream.
-type largeLines struct{ s *stream }
-
-// Enter implements [jsonrpc.Slots]. The end of the stream is what it waits for besides.
-func (p largeLines) Enter(<-chan struct{}) error {
-	timer := time.NewTimer(p.s.link.within)
+// Enter implements [jsonrpc.Slots], for large lines. It also ends with the stream.
+func (s *stream) Enter(<-chan struct{}) error {
+	timer := time.NewTimer(s.link.within)
 	defer timer.Stop()
 	select {
-	case p.s.link.large <- struct{}{}:
-	case <-p.s.over:
-		return p.s.ended(net.ErrClosed)
+	case s.link.large <- struct{}{}:
+	case <-s.over:
+		return s.ended(net.ErrClosed)
 	case <-timer.C:
 		return errSlowLine
 	}
-	p.s.hurried.Store(true)
-	p.s.hurry(time.Now().Add(p.s.link.within))
+	s.hurried.Store(true)
+	s.hurry(time.Now().Add(s.link.within))
 	return nil
 }
 
 // Leave implements [jsonrpc.Slots].
-func (p largeLines) Leave() {
-	p.s.hurried.Store(false)
-	p.s.hurry(time.Time{})
-	<-p.s.link.large
+func (s *stream) Leave() {
+	s.hurried.Store(false)
+	s.hurry(time.Time{})
+	<-s.link.large
 }
 
-// hurry sets the deadline of Read. It does not undo that of stop, interrupt or drain.
+// hurry sets the deadline of Read. It does not undo those of stop, interrupt and drain.
 func (s *stream) hurry(until time.Time) {
-	if !s.reading.TryLock() { // drain has it: Read is over
+	if !s.reading.TryLock() { // drain has it: Read has ended
 		return
 	}
 	defer s.reading.Unlock()

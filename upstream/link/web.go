@@ -15,7 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
-// Why a request for a link is refused.
+// Reasons to refuse a request for a link.
 var (
 	errBrowser    = errors.New("a browser cannot use a link")
 	errNoToken    = errors.New("a bearer token is required")
@@ -23,11 +23,11 @@ var (
 	errTwice      = errors.New("the header Origin or Authorization comes twice")
 )
 
-// Upgrade makes a carrier of a request for a WebSocket. It says which of the
-// tokens the request carries; without tokens it asks for none. A request that it
-// refuses it also answers: 403 with an Origin or Sec-Fetch-Site, since no browser is an
-// end of a link, 401 without one of the tokens, 503 if one of them cannot be known, 400 if it is
-// not clear which of two it carries.
+// Upgrade makes a carrier of a request for a WebSocket. It returns the index of the token
+// that the request carries; without tokens it requires none. If it returns an error, it has
+// answered the request: 403 if there is an Origin or Sec-Fetch-Site, since a browser cannot
+// use a link; 401 without a valid token; 503 if a token cannot be read; 400 if the header
+// Origin or Authorization comes twice.
 func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, error)) (c net.Conn, which int, err error) {
 	if len(r.Header["Origin"]) > 1 || len(r.Header["Authorization"]) > 1 {
 		http.Error(w, errTwice.Error(), http.StatusBadRequest)
@@ -45,7 +45,7 @@ func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, e
 	return c, which, err
 }
 
-// refuseToken answers a request that has none of the tokens.
+// refuseToken answers a request without a valid token.
 func refuseToken(w http.ResponseWriter, err error) {
 	const challenge = `Bearer realm="mcp-proxy link"`
 	switch {
@@ -60,8 +60,8 @@ func refuseToken(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), http.StatusUnauthorized)
 }
 
-// matchToken returns which token r carries. All are compared, and their hashes,
-// so that the time tells nothing.
+// matchToken returns the index of the token that r carries. It compares the hashes of all
+// tokens in constant time.
 func matchToken(r *http.Request, tokens []func() (string, error)) (which int, err error) {
 	if len(tokens) == 0 {
 		return 0, nil
@@ -89,7 +89,7 @@ func matchToken(r *http.Request, tokens []func() (string, error)) (which int, er
 	return which, nil
 }
 
-// A webListener is an HTTP server whose WebSockets come out of Accept.
+// A webListener is an HTTP server whose Accept returns WebSockets.
 type webListener struct {
 	net.Listener
 	path   string
@@ -112,7 +112,7 @@ func newWebListener(l net.Listener, path string, token func() (string, error)) *
 		ReadHeaderTimeout: handshakeTimeout, // TLS included
 		IdleTimeout:       handshakeTimeout,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          log.New(io.Discard, "", 0), // what it says of strangers
+		ErrorLog:          log.New(io.Discard, "", 0), // errors of strangers' connections
 	}
 	w.wg.Go(func() { w.server.Serve(l) })
 	return w
@@ -136,8 +136,7 @@ func (w *webListener) Close() error {
 	return err
 }
 
-// ServeHTTP hands a WebSocket to Accept. One that is not accepted in time is
-// closed.
+// ServeHTTP passes a WebSocket to Accept, or closes it after handshakeTimeout.
 func (w *webListener) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if !isPath(w.path, r.URL.Path) {
 		http.NotFound(rw, r)
@@ -158,8 +157,8 @@ func (w *webListener) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isPath reports whether a listener at want serves a request for got; one
-// without a path serves all.
+// isPath reports whether a listener at the path want serves a request for got. Without a
+// path it serves all.
 func isPath(want, got string) bool {
 	return strings.Trim(want, "/") == "" || want == got
 }

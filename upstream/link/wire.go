@@ -14,12 +14,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A Hello is the first line on a stream: which upstream the proxy wants, for
-// which key, and in which era it will speak.
+// A Hello is the first line on a stream. It names the upstream that the proxy wants.
 type Hello struct {
 	Upstream string
-	Key      string // names the upstream session that the stream attaches to
-	Era      string
+	Key      string // of the upstream session that the stream attaches to
+	Era      string // of the messages on the stream
 }
 
 // version is the version of the link's own lines.
@@ -32,7 +31,7 @@ const maxHello = 4 << 10
 // messages writes {"jsonrpc" first.
 const notePrefix = `{"mcp-proxy"`
 
-// okLine answers a hello before the upstream is started.
+// okLine accepts a hello, before the upstream is started.
 const okLine = notePrefix + `:` + version + `,"ok":true}` + "\n"
 
 func isNote(line []byte) bool { return bytes.HasPrefix(line, []byte(notePrefix)) }
@@ -53,18 +52,18 @@ func (h Hello) line() ([]byte, error) {
 	return b, nil
 }
 
-// Refusals of a hello, in the words that the other side hears.
+// Refusals of a hello. The other side gets the text.
 var (
 	errLongHello  = errors.New("hello too long")
 	errBadHello   = errors.New("bad hello")
 	errBadVersion = errors.New("unknown link version")
 	errHasty      = errors.New("messages before the answer to the hello")
 	errLateHello  = errors.New("hello timeout")
-	errUnknown    = errors.New(jsonrpc.CauseChanged.String()) // it was announced, and is gone since
+	errUnknown    = errors.New(jsonrpc.CauseChanged.String()) // the upstream was removed after it was announced
 )
 
-// parseHello reads the line of a hello. The version comes first: nothing else
-// of another version's hello is known.
+// parseHello reads the line of a hello. It checks the version first, since another version
+// may have other members.
 func parseHello(line []byte) (Hello, error) {
 	var at [4]jsonrpc.Span
 	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:], "mcp-proxy", "upstream", "key", "era") != nil {
@@ -92,7 +91,7 @@ func refusalLine(reason string) []byte {
 }
 
 // closingLine returns {"mcp-proxy":1,"closed":{"cause":"exit status 3","delivered":true,"event":"k3v9x2ma"}},
-// with "says":"…" and "lasting":true where the end has them.
+// with "says":"…" and "lasting":true if the end has them.
 func closingLine(end *jsonrpc.ClosedError) []byte {
 	b := append(appendNote(nil, "closed"), `{"cause":`...)
 	b = append(append(b, jsonrpc.Quote(end.Cause.String())...), `,"delivered":`...)
@@ -114,7 +113,7 @@ func appendRelated(b []byte, id jsonrpc.ID) []byte {
 	return append(append(appendNote(b, "re"), id.String()...), '}')
 }
 
-// appendMessage appends m as a line, after one with what it belongs to.
+// appendMessage appends m as a line, after a line with its Related if it has one.
 func appendMessage(b []byte, m *jsonrpc.Message) []byte {
 	if !m.Related.IsZero() {
 		b = append(appendRelated(b, m.Related), '\n')
@@ -122,19 +121,19 @@ func appendMessage(b []byte, m *jsonrpc.Message) []byte {
 	return append(m.Append(b), '\n')
 }
 
-// A note is one of the link's own lines, apart from a hello. Members that a
-// later version adds are not seen.
+// A note is one of the link's own lines other than a hello. Members that a later version
+// adds are ignored.
 type note struct {
 	ok      bool
 	refused string               // why the hello was refused
-	related jsonrpc.ID           // what the next message belongs to
+	related jsonrpc.ID           // of the next message
 	closed  *jsonrpc.ClosedError // the end
 
 	// On a control stream.
 	version   int             // of the link, with ok; zero if there is none
 	beat      bool            // asks for an answer
 	upstreams json.RawMessage // an announcement
-	rejected  json.RawMessage // what the proxy does not offer of it
+	rejected  json.RawMessage // the announced upstreams that the proxy does not offer
 }
 
 // parseNote reads a note. The error is an [*jsonrpc.InvalidError].
@@ -157,7 +156,7 @@ func parseNote(line []byte) (n note, err error) {
 	return n, err
 }
 
-// parseClosed reads an end. What an older version does not say is left open.
+// parseClosed reads an end. Older versions omit some members.
 func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 	var at [5]jsonrpc.Span
 	if jsonrpc.Find(doc, jsonrpc.Span{}, at[:], "cause", "delivered", "event", "says", "lasting") != nil {
@@ -169,7 +168,7 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 	}
 	end := &jsonrpc.ClosedError{
 		Cause:     cmp.Or(jsonrpc.ParseCause(shorten(cause)), errClosed.Cause),
-		Delivered: string(at[1].Of(doc)) != "false", // only a clear "false" makes it safe to send requests again
+		Delivered: string(at[1].Of(doc)) != "false", // only a "false" makes it safe to send requests again
 		Lasting:   string(at[4].Of(doc)) == "true",
 	}
 	if cause == otherEra {
@@ -183,12 +182,12 @@ func parseClosed(doc json.RawMessage) (*jsonrpc.ClosedError, error) {
 	return end, nil
 }
 
-// otherEra is the cause with which hosts before v1.1 ended a stream whose upstream turned out
-// to speak the other era: the next stream works. v1.2 may drop it.
+// otherEra is the cause of hosts before v1.1 for a stream whose upstream turned out to speak
+// the other era: the next stream works. v1.2 may drop it.
 const otherEra = "speaks another era"
 
-// plain returns an end that came over a socket without words that could be a path,
-// a URL or something else that is not for clients.
+// plain drops the text of an end that came over a socket if it could have a path, a URL or
+// something else that clients must not see.
 func plain(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	odd := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(" ():,-", r)
@@ -201,18 +200,18 @@ func plain(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 
 var errBadNote = &jsonrpc.InvalidError{Code: jsonrpc.CodeParseError, Reason: "bad line of the link"}
 
-// A fault is a reason to refuse or end a link that both sides hear.
+// A fault is a reason to refuse or end a link, which is also sent to the other side.
 type fault string
 
 func (f fault) Error() string { return string(f) }
 
 func faultf(format string, args ...any) error { return fault(fmt.Sprintf(format, args...)) }
 
-// maxCause bounds what the other side says of an end, in bytes: it reaches logs
-// and clients.
+// maxCause bounds the texts about an end from the other side, in bytes: they reach logs and
+// clients.
 const maxCause = 200
 
-// shorten returns the beginning of text, without what cannot be printed.
+// shorten returns the beginning of text, without unprintable characters.
 func shorten(text string) string {
 	n := min(len(text), maxCause)
 	for n < len(text) && !utf8.RuneStart(text[n]) {
