@@ -9,34 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Calls returns what the servers that run now have not answered, in no order, if hooks are
-// told of requests: else nobody keeps when they came. Of the clients it knows nothing.
-func (h *Host) Calls() (all []observe.OpenRequest) {
-	h.once.Do(h.init)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.streams {
-		all = append(all, s.calls()...)
-	}
-	return all
-}
-
-func (s *stream) calls() []observe.OpenRequest {
-	var st Status
-	s.addStatus(&st)
-	all := s.inFlight.seen()
-	for i := range all {
-		c := &all[i]
-		c.Session, c.Upstream, c.Era = s.id.session(), s.name, string(s.id.era)
-		if st.State == StateStarting {
-			c.WaitsFor = observe.ForStart
-		}
-	}
-	return all
-}
-
-// seen returns the calls of which somebody wants to know, but for listens: nobody waits for
-// their answers.
+// seen returns the calls that are watched, without listens, which clients do not wait for.
 func (f *inFlight) seen() (all []observe.OpenRequest) {
 	var open []*openCall
 	f.mu.Lock()
@@ -60,13 +33,13 @@ func (f *inFlight) waitLocked(c *openCall) observe.Wait {
 	return observe.ForUpstream
 }
 
-// maxParams bounds the params of a call that are kept for who may want to know its tool.
+// maxParams bounds the params that are kept of a call, to read the name of its tool later.
 const maxParams = 2 << 10
 
-// maxTool bounds what is told of a tool's name, in bytes.
+// maxTool bounds a tool's name for operators, in bytes.
 const maxTool = 128
 
-// keep keeps what may be told of a call.
+// keep records what operators may see of a call.
 func (c *openCall) keep(m *jsonrpc.Message) {
 	c.began, c.method = time.Now(), mcp.NameOf(m.Method)
 	if m.Method == mcp.MethodToolsCall && len(m.Params) <= maxParams {
@@ -74,11 +47,61 @@ func (c *openCall) keep(m *jsonrpc.Message) {
 	}
 }
 
-// tool is the name of the tool that is called; "" for none, or if that was not kept.
+// tool returns the name of the tool that is called, "" for none or if it was not kept.
 func (c *openCall) tool() string {
 	if c.params == nil {
 		return ""
 	}
 	name, _ := mcp.ReadParams(mcp.MethodToolsCall, c.params).Text(mcp.Key)
 	return name[:min(len(name), maxTool)]
+}
+
+// A callWatch calls hooks for the calls of one server. Nil calls none.
+type callWatch struct {
+	hooks *observe.Hooks
+	seen  observe.Call // without its method
+}
+
+// watchOf returns the callWatch of a server, nil if there are no hooks.
+func watchOf(hooks *observe.Hooks, id serverID) *callWatch {
+	if hooks.CallBegan == nil && hooks.CallEnded == nil {
+		return nil
+	}
+	return &callWatch{hooks, observe.Call{Session: id.session(), Upstream: id.upstream, Era: string(id.era)}}
+}
+
+func (w *callWatch) began(c *openCall, m *jsonrpc.Message) {
+	if w == nil {
+		return
+	}
+	c.keep(m)
+	if tell := w.hooks.CallBegan; tell != nil {
+		tell(w.of(c))
+	}
+}
+
+// ended reports the end of a call with its answer, nil if it was cancelled.
+func (w *callWatch) ended(c *openCall, answer *jsonrpc.Message) {
+	if w == nil {
+		return
+	}
+	if tell := w.hooks.CallEnded; tell != nil {
+		tell(w.of(c), observe.EndOf(c.began, answer))
+	}
+}
+
+// lost reports the end of a call without an answer. end is the server's, nil if the proxy
+// closed the stream.
+func (w *callWatch) lost(c *openCall, end *jsonrpc.ClosedError) {
+	if end == nil {
+		w.ended(c, nil)
+		return
+	}
+	w.ended(c, jsonrpc.NewError(c.id, end.Wire(jsonrpc.CodeInternalError, w.seen.Upstream, jsonrpc.InFlight)))
+}
+
+func (w *callWatch) of(c *openCall) observe.Call {
+	seen := w.seen
+	seen.Method = c.method
+	return seen
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An ending is what there is to say about the end of a stream.
+// An ending describes the end of a stream.
 type ending struct {
 	outcome  outcome
 	err      error                // for the proxy
-	end      *jsonrpc.ClosedError // that is for the restart state; nil if the proxy chose it
+	end      *jsonrpc.ClosedError // err, if the server ended; nil if the proxy closed the stream
 	cause    jsonrpc.Cause        // of the server's end, for the log
 	inFlight int
 	life     time.Duration
-	remote   bool // the server is
-	ofMany   bool // it is one event with the ends of other streams, of which failureLog tells
+	remote   bool // the server is remote
+	ofMany   bool // failureLog reports it together with the ends of other streams
 }
 
-// didNotStart makes the end that of a server which never was there. sent is whether it
+// didNotStart makes the end that of a server that never started. sent is whether the server
 // got a request besides initialize.
 func (e *ending) didNotStart(sent bool) {
 	e.end.Lasting = e.end.Lasting || e.cause == jsonrpc.CauseRefused
@@ -42,8 +42,8 @@ func (e *ending) didNotStart(sent bool) {
 	}
 }
 
-// tell writes the one line of an end to log. unusable is how many messages of the server
-// were none, stderr returns the last lines of a process, and inARow counts its failures.
+// tell logs an end in one line. unusable counts invalid messages of the server, stderr
+// returns the last lines of a process, and inARow counts the failures in a row.
 func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, inARow int) {
 	log = log.With("cause", cmp.Or(e.cause.String(), jsonrpc.CauseOf(e.err)), "in_flight", e.inFlight, "dur", e.life)
 	if e.end != nil {
@@ -76,8 +76,7 @@ func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, 
 	tellFailure(log, e.outcome, inARow)
 }
 
-// tellFailure says once that a server is in a crash loop, and from then on is quiet
-// about each round of it.
+// tellFailure logs a failure. In a crash loop it warns once, and then logs at level debug.
 func tellFailure(log *slog.Logger, how outcome, inARow int) {
 	switch {
 	case inARow > crashLoop:
@@ -91,10 +90,10 @@ func tellFailure(log *slog.Logger, how outcome, inARow int) {
 	}
 }
 
-// maxQuoted is how much of a line of stderr the message of an error may have, in bytes.
+// maxQuoted bounds the quote of stderr in the message of an error, in bytes.
 const maxQuoted = 200
 
-// withLast adds the last of lines to a text, as far as it can be printed.
+// withLast appends the last of lines to a text, without unprintable characters.
 func withLast(text string, lines []string) string {
 	if len(lines) == 0 {
 		return text
@@ -102,12 +101,11 @@ func withLast(text string, lines []string) string {
 	return withQuote(text, lines[len(lines)-1], maxQuoted)
 }
 
-// maxRefusal is how much of the message of an error that refuses initialize another may
-// have, in bytes.
+// maxRefusal bounds the quote of a server's error in the message of ours, in bytes.
 const maxRefusal = 1000
 
-// withRefusal adds what the error says with which a server refused initialize, and its
-// event, if the server is a proxy which knows more of it.
+// withRefusal appends the message of the error with which a server refused initialize, and
+// the event in it if the server is a proxy.
 func withRefusal(text string, failed json.RawMessage) string {
 	text = withQuote(text, jsonrpc.WhatOf(failed), maxRefusal)
 	if event := jsonrpc.ReadErrorData(failed).Event; jsonrpc.IsEvent(event) {
@@ -116,7 +114,7 @@ func withRefusal(text string, failed json.RawMessage) string {
 	return text
 }
 
-// withQuote adds up to most bytes of a line of a server, as far as it can be printed.
+// withQuote appends up to most bytes of a server's line, without unprintable characters.
 func withQuote(text, line string, most int) string {
 	line = strings.Map(func(r rune) rune {
 		switch {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// believed is how long an upstream counts as not modern. It expires since silence also means
-	// not modern (1.7 of 2026-07-28 basic/transports/stdio), and a slow start is silent.
+	// believed is how long an upstream counts as not modern. This expires because silence also
+	// means not modern (1.7 of 2026-07-28 basic/transports/stdio), and a slow start is silent.
 	believed = 10 * time.Minute
 
 	// doubted is the same for an upstream that also failed in the legacy era: it was probably

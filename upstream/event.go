@@ -9,8 +9,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// happened returns the event of the end of a server, with what comes next. cause is what
-// the server itself ended of; the errors may have another.
+// happened returns the event of a server's end, with the state that follows. cause is the
+// server's own; the errors may have another.
 func (r *restart) happened(kind observe.EventKind, cause jsonrpc.Cause, end *jsonrpc.ClosedError, inARow int) observe.Event {
 	e := observe.EventOf(kind, r.id.upstream, end)
 	e.Session, e.Era, e.Failures = r.id.session(), string(r.id.era), inARow
@@ -28,8 +28,9 @@ func (r *restart) happened(kind observe.EventKind, cause jsonrpc.Cause, end *jso
 	return e
 }
 
-// tellEvent tells the hooks of the end of a stream's server, if that is an event: before
-// clients hear of it, who will ask. It returns the event; one without an id is none.
+// tellEvent calls the hook for the end of a stream's server, if the end is an event. It does
+// so before clients get the event's id, so that they can look it up. It returns the event,
+// without an id if there was none.
 func (s *stream) tellEvent(e ending, inARow int) observe.Event {
 	tell := s.restart.in.hooks.Happened
 	if tell == nil || e.end == nil || e.ofMany {
@@ -55,11 +56,11 @@ func (s *stream) tellEvent(e ending, inARow int) observe.Event {
 	return event
 }
 
-// mostLost bounds the calls that are told of with one event.
+// mostLost bounds the lost calls that one event lists.
 const mostLost = 20
 
-// lostCalls returns the oldest of the calls that are lost with their server, and how many
-// more there are.
+// lostCalls returns the oldest of the calls that were lost with their server, and the number
+// of the others.
 func lostCalls(open []observe.OpenRequest) (lost []observe.LostRequest, leftOut int) {
 	slices.SortFunc(open, func(a, b observe.OpenRequest) int { return a.Began.Compare(b.Began) })
 	leftOut = max(len(open)-mostLost, 0)
@@ -69,7 +70,7 @@ func lostCalls(open []observe.OpenRequest) (lost []observe.LostRequest, leftOut 
 	return lost, leftOut
 }
 
-// tellRest tells what a process has written at its very end, once there is no more.
+// tellRest repeats an event with the last lines on stderr, which are complete after tell.
 func (s *stream) tellRest(event observe.Event) {
 	var now Status
 	if s.addStatus(&now); event.ID != "" && len(now.Stderr) > 0 {
@@ -78,10 +79,10 @@ func (s *stream) tellRest(event observe.Event) {
 	}
 }
 
-// tellOtherEra tells the hooks of a stream that has ended since its server speaks the other
+// tellOtherEra calls the hook for a stream that has ended because its server speaks the other
 // era.
 func (h *Host) tellOtherEra(id serverID, end *jsonrpc.ClosedError) {
-	if end.Event == "" { // else others may read it at this moment
+	if end.Event == "" { // otherwise other goroutines may read it now
 		end.Event = jsonrpc.NewEvent()
 	}
 	if h.Hooks.Happened != nil {
@@ -91,9 +92,36 @@ func (h *Host) tellOtherEra(id serverID, end *jsonrpc.ClosedError) {
 	}
 }
 
-// slow tells the hooks of a client of a shared server that did not read.
+// slow calls the hook for a client of a shared server that did not read.
 func (h *Host) slow(upstream, session string, end *jsonrpc.ClosedError, open int) {
 	e := observe.EventOf(observe.ClientTooSlow, upstream, end)
 	e.Session, e.InFlight = session, open
 	h.Hooks.Happened(e)
+}
+
+// Calls returns the unanswered calls of all running servers, in no order. It needs
+// Hooks.CallBegan or CallEnded, without which the times of calls are not kept. It knows
+// nothing about clients.
+func (h *Host) Calls() (all []observe.OpenRequest) {
+	h.once.Do(h.init)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.streams {
+		all = append(all, s.calls()...)
+	}
+	return all
+}
+
+func (s *stream) calls() []observe.OpenRequest {
+	var st Status
+	s.addStatus(&st)
+	all := s.inFlight.seen()
+	for i := range all {
+		c := &all[i]
+		c.Session, c.Upstream, c.Era = s.id.session(), s.name, string(s.id.era)
+		if st.State == StateStarting {
+			c.WaitsFor = observe.ForStart
+		}
+	}
+	return all
 }

@@ -12,33 +12,33 @@ import (
 )
 
 const (
-	// gathered is how long the ends of sessions with one remote server are one event:
-	// when it dies, all its clients lose theirs.
+	// gathered is how long the ends of sessions with one remote server count as one
+	// event: when the server dies, all its clients lose their sessions.
 	gathered = 500 * time.Millisecond
 
-	// quietFor is how long a remote server that fails as before when it is asked for
-	// its era is no news.
+	// quietFor is the time between two warnings of a remote server that could not be
+	// asked for its era, for the same cause.
 	quietFor = time.Minute
 )
 
-// A failureLog writes one line for an event that many streams see as failures.
+// A failureLog writes one log line when many streams fail for the same reason.
 type failureLog struct {
 	log   *slog.Logger
-	wg    *sync.WaitGroup // has one for each line that is still to be written
-	hooks *observe.Hooks  // of which Happened is called
+	wg    *sync.WaitGroup // counts the lines that are still to be written
+	hooks *observe.Hooks  // Happened is called
 
 	mu       sync.Mutex // guards the fields below
 	losses   map[string]*sessionLosses
 	notAsked map[string]askFailure
 }
 
-// A sessionLosses is the unexpected ends of sessions with one remote server. Its fields are
-// guarded by failureLog.mu.
+// sessionLosses are the unexpected ends of sessions with one remote server, guarded by
+// failureLog.mu.
 type sessionLosses struct {
 	log               *slog.Logger // of the first, with its cause
 	event             observe.Event
 	streams, inFlight int
-	inARow            int // the least of them
+	inARow            int // the least failures in a row of one of them
 	timer             *time.Timer
 }
 
@@ -47,12 +47,11 @@ type askFailure struct {
 	cause jsonrpc.Cause
 	event string
 	began time.Time // of the event
-	told  time.Time // at the level of a warning
+	told  time.Time // of the last warning
 }
 
-// lostSession notes that a stream has lost its session with a remote server, and returns
-// the event of the loss, which becomes that of its end. The line, for which log is the
-// stream's, comes soon.
+// lostSession adds the end of a stream to the losses of its remote server, and returns their
+// event. log is the stream's. The line is written after the time gathered.
 func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, inARow int) (event string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +88,7 @@ func (f *failureLog) tell(upstream string, l *sessionLosses) {
 	tellFailure(log, died, inARow)
 }
 
-// flush tells now what is gathered.
+// flush logs the gathered losses now.
 func (f *failureLog) flush() {
 	f.mu.Lock()
 	left := make(map[string]*sessionLosses)
@@ -105,7 +104,7 @@ func (f *failureLog) flush() {
 }
 
 // cannotAsk returns the end of a stream whose remote server could not be asked for its
-// era. The log hears of that here, once for all who wait.
+// era. It logs that once for all streams that wait for the answer.
 func (f *failureLog) cannotAsk(upstream string, err error) error {
 	end, ok := errors.AsType[*jsonrpc.ClosedError](err)
 	if !ok || end.Cause.Kind == jsonrpc.KindStopped {
@@ -122,8 +121,8 @@ func (f *failureLog) cannotAsk(upstream string, err error) error {
 	return &mine
 }
 
-// notAskedAgain begins another event. An old one would say that nothing was tried since. The
-// warning is given once in a while if the cause stays what it was.
+// notAskedAgain begins a new event, since an old one would suggest that there was no new
+// attempt. While the cause is the same, it warns only every quietFor.
 func (f *failureLog) notAskedAgain(upstream string, last askFailure, end *jsonrpc.ClosedError) askFailure {
 	level, now := slog.LevelDebug, askFailure{end.Cause, jsonrpc.NewEvent(), time.Now(), last.told}
 	if last.cause != end.Cause || time.Since(last.told) > quietFor {
@@ -146,7 +145,7 @@ func (f *failureLog) notAskedAgain(upstream string, last askFailure, end *jsonrp
 	return now
 }
 
-// forget makes it news again that upstreams which were replaced cannot be asked.
+// forget makes the next failure of replaced upstreams a warning again.
 func (f *failureLog) forget(upstreams []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 // sharedKey is the key of a server that many streams share.
 const sharedKey = "shared"
 
-// A Host runs upstreams for the streams that attach to them. Its exported fields
-// must not change once it is used, but for what Replace does.
+// A Host runs upstreams for the streams that attach to them. Its exported fields must not
+// change once it is used, except through Replace.
 type Host struct {
 	Upstreams map[string]Upstream // by name
 	Log       *slog.Logger        // nil discards
@@ -28,16 +28,16 @@ type Host struct {
 	// refuses them.
 	Bridge Bridge
 
-	// ClientsOperate is whether every client is whoever runs the Host: then the
-	// error about a Command that did not start has its last line on stderr.
+	// ClientsOperate is whether all clients are operators of the Host: then the error
+	// about a Command that did not start has its last line on stderr.
 	ClientsOperate bool
 
-	Hooks observe.Hooks // of which those of upstreams, requests and events are called
+	Hooks observe.Hooks // those of upstreams, requests and events are called
 
 	once     sync.Once      // init
-	wg       sync.WaitGroup // streams, probes of eras, and lines of failures
+	wg       sync.WaitGroup // streams, probes of eras, and log lines of failures
 	stopping context.Context
-	stop     context.CancelFunc // of stopping, by Stop
+	stop     context.CancelFunc // cancels stopping
 	servers  shared.Servers     // servers that many streams share
 	restarts restarts
 	failures failureLog
@@ -47,7 +47,7 @@ type Host struct {
 	streams map[*stream]struct{} // with a server
 }
 
-// init makes what the fields that configure the Host do not.
+// init initializes the unexported fields.
 func (h *Host) init() {
 	h.stopping, h.stop = context.WithCancel(context.Background())
 	h.servers.Log, h.servers.MaxMessage, h.servers.Ambiguous = h.Log, h.Limits.MaxMessage(), h.unattributed
@@ -67,10 +67,9 @@ func (h *Host) Known(name string) bool {
 	return ok
 }
 
-// Replace makes upstreams, which must not change any more, the ones to attach to.
-// Streams on those that are named as changed, since they are gone or something else
-// now, end with the cause "upstream changed"; all others notice nothing. It does not
-// wait for that.
+// Replace sets Upstreams; the map must not change any more. Streams on upstreams named in
+// changed, which were removed or replaced, end with the cause "upstream changed". Other
+// streams go on. Replace does not wait for the ends.
 func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 	h.once.Do(h.init)
 	h.mu.Lock()
@@ -89,19 +88,20 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 	}
 }
 
-// Attach serves one stream of a client of that era: it starts the server that key has of
-// the upstream of that name, and passes messages until either ends. It owns c.
+// Attach serves one stream of a client of this era: it starts a server of the upstream for
+// the key, and passes messages until either side ends. It owns c.
 //
-// An upstream that speaks the other era alone is left to the Bridge. If that turns out
-// before the upstream has answered anything, the stream moves there with what c has sent.
+// If the upstream speaks only the other era, the Bridge serves the stream. If this turns
+// out before the upstream has answered anything, the stream moves to the Bridge with the
+// messages that c has sent.
 //
-// Request ids on c must be unique for the life of the stream. When the upstream
-// ends, c is closed with a [*jsonrpc.ClosedError], which is also returned; the
-// next Attach with the same key starts it again, unless it failed too often: then
-// Attach fails at once until its back-off is over. When c is closed, what is in
-// flight is cancelled and the upstream stopped, which takes up to three times its
-// StopGrace; the error is then an [jsonrpc.ErrClosed]. Cancelling ctx stops it all
-// within a second. After [Host.Stop] has begun Attach fails at once.
+// Request ids on c must be unique for the life of the stream. When the server ends, c is
+// closed with a [*jsonrpc.ClosedError], which is also returned. The next Attach with the
+// same key starts a new server, or fails at once during the back-off after several
+// failures. When c is closed, its requests are cancelled and the server is stopped, which
+// takes up to three times its StopGrace; the error is then an [jsonrpc.ErrClosed].
+// Cancelling ctx stops everything within a second. After [Host.Stop] has begun, Attach
+// fails at once.
 //
 // Attach returns when everything that it started is gone.
 func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
@@ -125,7 +125,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	return cmp.Or(moved, err)
 }
 
-// attachKnown is Attach as far as is known which eras the upstream speaks.
+// attachKnown is Attach with the present knowledge of the upstream's eras.
 func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	speaks, err := t.eras.speaksTo(ctx, id.era)
 	switch {
@@ -143,7 +143,7 @@ func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc
 	return h.Bridge.Legacy(ctx, t.name, id.key, c)
 }
 
-// begin counts in what Stop waits for, unless that has begun.
+// begin adds to wg. It returns false if Stop has begun.
 func (h *Host) begin() bool {
 	h.once.Do(h.init)
 	h.mu.Lock()
@@ -155,14 +155,15 @@ func (h *Host) begin() bool {
 	return true
 }
 
-// Why a stream is refused.
+// Reasons to refuse a stream.
 var (
 	errStops      = errors.New("the host stops")
-	errNoUpstream = errors.New("no upstream of that name") // the proxy has not heard yet that it is gone
+	errNoUpstream = errors.New("no upstream of that name") // removed, and the announcement is still on its way
 )
 
-// Open returns a stream to an upstream, attached as by Attach in an era that it
-// must speak. Cancelling ctx ends it at once; [Host.Stop] waits for it.
+// Open returns a stream to an upstream, attached as by Attach. The upstream must speak the
+// era. Cancelling ctx ends the stream at once. The caller closes it, and [Host.Stop] waits
+// for its end.
 func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 	near, far := jsonrpc.Pipe()
 	if !h.begin() {
@@ -173,7 +174,7 @@ func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) json
 	return near
 }
 
-// attachOpened attaches a stream from Open. What it returns near.Recv says, too.
+// attachOpened attaches a stream of Open, whose Recv returns the error.
 func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.Era, far jsonrpc.Conn) {
 	defer h.wg.Done()
 	t, ok := h.target(upstream)
@@ -184,7 +185,7 @@ func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.E
 	_ = h.attachIn(ctx, t, serverID{upstream, key, era}, far)
 }
 
-// target returns the upstream of that name with what is known of it.
+// target returns the upstream of this name.
 func (h *Host) target(name string) (target, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,8 +202,8 @@ func (h *Host) target(name string) (target, bool) {
 	return t, true
 }
 
-// Modern reports whether an upstream speaks the modern era, and finds out if that is not known,
-// for which a process is started. What has begun ends with [Host.Stop].
+// Modern reports whether an upstream speaks the modern era. If that is unknown it probes the
+// upstream, and starts a process for that. [Host.Stop] ends a probe.
 func (h *Host) Modern(ctx context.Context, upstream string) (bool, error) {
 	if !h.begin() {
 		return false, errStops
@@ -218,8 +219,8 @@ func (h *Host) Modern(ctx context.Context, upstream string) (bool, error) {
 	return t.eras.speaksModern(ctx.Done())
 }
 
-// probe asks an upstream whether it speaks modern. A process is started for that, and
-// kept if it does. told is false if it gave no answer that shows it.
+// probe asks an upstream whether it speaks modern. It starts a process for that, and keeps
+// it if it is modern. told is whether an answer decided the result.
 func (h *Host) probe(t target) (modern, told bool, err error) {
 	if t.up.Command != nil {
 		return h.servers.Try(h.shared(t))
@@ -233,47 +234,47 @@ func (h *Host) probe(t target) (modern, told bool, err error) {
 	return modern, true, err
 }
 
-// attachIn is Attach in an era that the upstream speaks, or that it is tried in.
+// attachIn is Attach in an era that the upstream speaks, or may speak.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	if t.up.together(id.era) {
 		return h.servers.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c)
 	}
-	return h.attachAlone(ctx, attachment{target: t, id: id}, c)
+	return h.attachAlone(ctx, t, id, nil, c)
 }
 
-// shared returns what package shared has to know of an upstream.
+// shared describes an upstream for package shared.
 func (h *Host) shared(t target) shared.Upstream {
 	return shared.Upstream{
 		Name: t.name, Roots: t.up.Roots, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
-			return h.attachAlone(ctx, attachment{target: t, id: serverID{t.name, sharedKey, era}, trial: onTrial}, c)
+			return h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c)
 		},
 	}
 }
 
-// unattributed tells the Bridge that a shared upstream asked something in vain.
+// unattributed tells the Bridge that a request of a shared upstream could not be attributed.
 func (h *Host) unattributed(upstream string) {
 	if h.Bridge != nil {
 		h.Bridge.Unattributed(upstream)
 	}
 }
 
-// attachAlone is attachIn for a stream with a server of its own.
-func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) error {
+// attachAlone is attachIn for a stream with a server of its own. trial is as in stream.
+func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial func() bool, c jsonrpc.Conn) error {
 	if ctx.Err() != nil {
 		return refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx))
 	}
-	log := h.logger().With("upstream", a.name, "session", a.id.session())
-	r, wait := h.restarts.enter(a.id)
+	log := h.logger().With("upstream", t.name, "session", id.session())
+	r, wait := h.restarts.enter(id)
 	defer r.leave()
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
-		wait.Says, wait.Cause = wait.Words(), a.up.startCause(wait.Cause)
+		wait.Says, wait.Cause = wait.Words(), t.up.startCause(wait.Cause)
 		return refuse(c, jsonrpc.CauseStartFailed, wait)
 	}
-	s := newStream(ctx, a, c, log)
-	s.restart, s.failures, s.limits, s.quotes = r, &h.failures, h.Limits, h.ClientsOperate
-	s.inFlight.watch = watchOf(&h.Hooks, a.id)
+	s := newStream(ctx, t, id, c, log)
+	s.trial, s.restart, s.failures, s.limits, s.quotes = trial, r, &h.failures, h.Limits, h.ClientsOperate
+	s.inFlight.watch = watchOf(&h.Hooks, id)
 	r.tellStart()
 	if err := s.start(); err != nil {
 		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
@@ -292,7 +293,7 @@ func (h *Host) attachAlone(ctx context.Context, a attachment, c jsonrpc.Conn) er
 }
 
 func (h *Host) enter(s *stream) {
-	s.restart.started(s)
+	s.restart.started(s.addStatus)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.streams[s] = struct{}{}
@@ -304,7 +305,7 @@ func (h *Host) leave(s *stream) {
 	delete(h.streams, s)
 }
 
-// refuse ends a stream of which nothing was read, with that cause if err has none.
+// refuse ends a stream before anything was read from it. cause is for an err without one.
 func refuse(c jsonrpc.Conn, cause jsonrpc.Cause, err error) error {
 	end := jsonrpc.EndOf(err, cause)
 	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
@@ -312,8 +313,8 @@ func refuse(c jsonrpc.Conn, cause jsonrpc.Cause, err error) error {
 	return end
 }
 
-// EndIdle ends the servers of the modern era that have no stream, as they do by
-// themselves when they are without any for a while.
+// EndIdle ends the servers of the modern era that have no streams. Without it they end a
+// while later.
 func (h *Host) EndIdle() {
 	h.once.Do(h.init)
 	h.servers.EndIdle()
@@ -339,10 +340,9 @@ func (h *Host) Status() []Status {
 	return all
 }
 
-// Stop ends the shared upstreams, which outlive their streams, as they wish and by
-// force when ctx is done. It returns when every process and goroutine of the host
-// is gone, and so must wait for the other streams to be ended by their owners. None
-// is attached any more.
+// Stop ends the shared servers, which outlive their streams, by force when ctx is done. It
+// returns when every process and goroutine of the host is gone. Other streams are closed by
+// their owners, and Stop waits for that. Attach and Open fail from now on.
 func (h *Host) Stop(ctx context.Context) {
 	h.once.Do(h.init)
 	h.mu.Lock()

@@ -11,67 +11,67 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// maxTasks bounds the unfinished tasks that are remembered on one stream. Those
-// beyond are not cancelled when it ends; they expire.
+// maxTasks bounds the unfinished tasks that are remembered on one stream. Further ones are
+// not cancelled when the stream ends; they expire.
 const maxTasks = 1024
 
-// maxServerRequests bounds the requests of the server that are remembered on one
-// stream. Those beyond are told nothing when it ends.
+// maxServerRequests bounds the requests of the server that are remembered on one stream.
+// Further ones get no answer when the stream ends.
 const maxServerRequests = 4096
 
-// An inFlight is what is open on one stream, in both directions, so that it can be
-// cleared up when the stream ends. It only watches the messages pass, and reads of them
-// no more than that needs: on the hot path the kind and the id.
+// An inFlight records what is in flight on one stream, in both directions, so that it can
+// be cleared up when the stream ends. It only reads the messages that pass, and of most
+// only the kind and the id.
 type inFlight struct {
 	// Static after construction.
-	modern    bool // which has neither initialize nor tasks that end with a stream
+	modern    bool // without initialize, and without tasks that end with a stream
 	discovers bool // modern, and the first request is server/discover
 	guesses   bool // fromServer sets Related
 
 	mu       sync.Mutex // guards the fields below
 	calls    jsonrpc.Table[jsonrpc.ID, *openCall]
-	requests jsonrpc.Table[jsonrpc.ID, serverRequest] // not answered by the proxy
+	requests jsonrpc.Table[jsonrpc.ID, serverRequest] // of the server
 	tasks    jsonrpc.Table[string, struct{}]          // unfinished, by the JSON text of their id
 	seq      int                                      // of the newest call
-	highest  int64                                    // integer id so far
-	watch    *requestWatch                            // of calls; nil for none, and once lost was called
+	highest  int64                                    // integer id of a call so far
+	watch    *callWatch                               // reports calls to hooks; nil for none, and after lost
 	progress
 }
 
-// A progress is how far the start of a server has come.
+// A progress is the state of a server's start.
 type progress struct {
-	sent     bool            // a request besides initialize went to the server
-	answered bool            // the server answered a request, or is there without being asked
-	refused  bool            // the proxy is told that initialize was not answered with a result
-	refusal  json.RawMessage // the error that it was answered with; nil for none
+	sent     bool            // a request besides initialize was sent to the server
+	answered bool            // the server answered a request, or needs no first request
+	refused  bool            // the proxy gets no result for initialize
+	refusal  json.RawMessage // the error instead; nil for none
 }
 
-// An openCall is a request of the proxy that the server has not answered.
+// An openCall is a call that the server has not answered.
 type openCall struct {
 	id    jsonrpc.ID
 	seq   int
 	kind  callKind
-	works bool   // a server works on something for it, and may ask about that
+	works bool   // the server may send requests that belong to it
 	task  string // the task that the call is about, as in inFlight.tasks
 
-	began  time.Time // if somebody watches; zero for nobody
+	began  time.Time // if the call is watched
 	method string    // likewise
-	params []byte    // likewise, of a call of a tool, if they are few
+	params []byte    // likewise, of a short tools/call
 
-	// marked tells that a request of the server which it may wait for got our own
-	// error. That ends it: a cancellation besides has servers of the Python SDK (1.x)
-	// answer it twice and die.
+	// marked is set if a request of the server that the call may wait for got our own
+	// error, which ends the call. With a cancellation, too, servers of the Python SDK
+	// (1.x) would answer twice and die.
 	marked bool
 }
 
 // A serverRequest is a request of the server that the proxy has not answered.
 type serverRequest struct {
 	seq     int        // of the newest call when it came
-	related jsonrpc.ID // the call that it surely belongs to; zero if the server did not say
-	task    string     // the task that it belongs to, likewise
+	related jsonrpc.ID // the call that it belongs to; zero if the server named none
+	task    string     // the task that it belongs to; "" if the server named none
 }
 
-// awaitedBy reports whether a call possibly waits for the answer to r.
+// awaitedBy reports whether a call may wait for the answer to r.
 func (r serverRequest) awaitedBy(c *openCall) bool {
 	return c.works && c.seq <= r.seq && (r.related.IsZero() || r.related == c.id) && (r.task == "" || r.task == c.task)
 }
@@ -81,23 +81,23 @@ type callKind byte
 const (
 	ordinary    callKind = iota
 	initialize           // never cancelled
-	createsTask          // cancelled as a task, once that is known
-	readsTask            // tasks/get: its result tells whether the task is finished
-	endsTask             // tasks/result, tasks/cancel: its result means that it is
-	discover             // modern: the first one to a server that many streams share; never cancelled
-	listen               // modern: nobody waits for its answer
+	createsTask          // cancelled as a task, when its id is known
+	readsTask            // tasks/get: the result tells whether the task is finished
+	endsTask             // tasks/result, tasks/cancel: after a result the task is finished
+	discover             // modern: the first call to a server that many streams share; never cancelled
+	listen               // modern: clients do not wait for its answer
 )
 
-// starts reports whether the server has started when it has answered.
+// starts reports whether the server has started when it answers this call.
 func (k callKind) starts() bool { return k == initialize || k == discover }
 
-// startSign is what a message of the server means for the start of that.
+// A startSign is what a message of the server means for its start.
 type startSign byte
 
 const (
 	nothing  startSign = iota
 	first              // the first answer
-	greeting           // that, and it is initialize's
+	greeting           // the result of initialize
 	refusal            // initialize is refused
 )
 
@@ -107,8 +107,8 @@ func newInFlight(modern, discovers, guesses bool) *inFlight {
 	return f
 }
 
-// toServer notes a message on its way to the server. It reports whether that is the
-// request that starts the server.
+// toServer records a message to the server. It reports whether it is the call whose answer
+// completes the start.
 func (f *inFlight) toServer(m *jsonrpc.Message) (starts bool) {
 	elements := m.Batch
 	if elements == nil {
@@ -158,8 +158,8 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 	return c.kind.starts()
 }
 
-// repliedLocked forgets a request of the server that is answered. What waits for it and
-// gets the one error, which is the proxy's and no client's, is marked.
+// repliedLocked forgets a request of the server that is answered. If the answer is the
+// connection-closed error, which is the proxy's own, it marks the calls that wait for it.
 func (f *inFlight) repliedLocked(m *jsonrpc.Message) {
 	if r, ok := f.requests.TakeKey(m.ID); ok && jsonrpc.IsClosed(m.Error) {
 		f.markLocked(r)
@@ -167,15 +167,14 @@ func (f *inFlight) repliedLocked(m *jsonrpc.Message) {
 }
 
 func (f *inFlight) markLocked(r serverRequest) {
-	f.calls.Any(func(c *openCall) bool { // none ends the search: all are looked at, in no order
+	f.calls.Any(func(c *openCall) bool { // false: visit all
 		c.marked = c.marked || r.awaitedBy(c)
 		return false
 	})
 }
 
-// cancelLocked forgets a call that the proxy cancels: no answer is expected. A request
-// of the server for which nobody else waits is over, too: an error for it would tell the
-// server a second time.
+// cancelLocked forgets a call that the proxy cancels. It also forgets the server's requests
+// for that call alone: an error for them would be a second stimulus.
 func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 	id, c := f.findLocked(requestID(m))
 	if c == nil || c.kind.starts() {
@@ -190,10 +189,9 @@ func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 	}
 }
 
-// fromServer notes a message from the server and, if it guesses, sets its Related: a
-// stdio server has no way to say to which request something belongs, so it is the only
-// call in flight, else the newest. m must be fresh from its decoder. fromServer reports
-// what is new with m.
+// fromServer records a message from the server. If f guesses, it sets Related to the newest
+// call: a stdio server cannot tell which call a message belongs to. No other goroutine may
+// use m yet.
 func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 	elements := m.Batch
 	if elements == nil {
@@ -221,15 +219,13 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 	return n
 }
 
-// askedLocked keeps a request of the server. related is what its stream says of it,
-// before any guess.
+// askedLocked records a request of the server. related is not guessed.
 func (f *inFlight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) {
 	task := string(mcp.Read(m).Raw(mcp.RelatedTaskID))
-	_ = f.requests.Add(m.ID, serverRequest{seq: f.seq, related: related, task: task}) // or there are too many
+	_ = f.requests.Add(m.ID, serverRequest{seq: f.seq, related: related, task: task}) // fails if there are too many
 }
 
-// newestLocked returns the newest call, one that works if there is any; zero if there
-// is none.
+// newestLocked returns the newest call that works, or else the newest call; zero for none.
 func (f *inFlight) newestLocked() jsonrpc.ID {
 	id, _, ok := f.calls.Newest(func(c *openCall) bool { return c.works })
 	if !ok {
@@ -238,8 +234,8 @@ func (f *inFlight) newestLocked() jsonrpc.ID {
 	return id
 }
 
-// settle takes a call out whose answer could not be used. It reports whether it
-// was there, and what is new with that.
+// settle takes out a call whose answer was invalid. mine is the id under which it was kept,
+// and ok whether there was one.
 func (f *inFlight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n startSign) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -253,7 +249,7 @@ func (f *inFlight) settle(id jsonrpc.ID) (mine jsonrpc.ID, ok bool, n startSign)
 func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) startSign {
 	id, c := f.findLocked(id)
 	if c == nil {
-		return nothing // late, a duplicate, or unknown: the proxy drops it
+		return nothing // late, duplicate, or unknown: the proxy drops it
 	}
 	f.calls.Take(id, c)
 	f.watch.ended(c, answer)
@@ -281,8 +277,8 @@ func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) startSig
 	return first
 }
 
-// findLocked returns a call, nil if there is none, and the id under which it is kept. A
-// server that answers 5 with 5.0 or "5" means 5.
+// findLocked returns a call, nil for none, and the id under which it is kept. Some servers
+// answer 5 with 5.0 or "5".
 func (f *inFlight) findLocked(id jsonrpc.ID) (jsonrpc.ID, *openCall) {
 	if c := f.calls.Get(id); c != nil {
 		return id, c
@@ -295,15 +291,15 @@ func (f *inFlight) findLocked(id jsonrpc.ID) (jsonrpc.ID, *openCall) {
 	return id, f.calls.Get(id)
 }
 
-// createdLocked keeps the task of a CreateTaskResult.
+// createdLocked records the task of a CreateTaskResult.
 func (f *inFlight) createdLocked(task json.RawMessage) {
 	if id := string(member(task, "taskId")); id != "" {
-		_ = f.tasks.Add(id, struct{}{}) // or there are too many
+		_ = f.tasks.Add(id, struct{}{}) // fails if there are too many
 		f.taskLocked(id, member(task, "status"))
 	}
 }
 
-// taskLocked forgets a task whose status is a last one.
+// taskLocked forgets a task whose status is final.
 func (f *inFlight) taskLocked(id string, status json.RawMessage) {
 	switch string(status) {
 	case `"completed"`, `"failed"`, `"cancelled"`:
@@ -311,8 +307,7 @@ func (f *inFlight) taskLocked(id string, status json.RawMessage) {
 	}
 }
 
-// state returns what decides how an end is reported. A listen is not in flight: its
-// end is no loss.
+// state returns the number of calls in flight, without listens, and the progress.
 func (f *inFlight) state() (calls int, _ progress) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -324,21 +319,21 @@ func (f *inFlight) state() (calls int, _ progress) {
 	return calls, f.progress
 }
 
-// refuse notes that the proxy is told of a refusal: if it hangs up, that is why.
+// refuse records that the proxy gets a refusal, and may close the stream because of it.
 func (f *inFlight) refuse(failed json.RawMessage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refused, f.refusal = true, bytes.Clone(failed)
 }
 
-// begun notes that a server is there which need not be asked.
+// begun records that a server has started which needs no first call.
 func (f *inFlight) begun() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answered = true
 }
 
-// awaitsInitialize reports whether initialize was sent and nothing was answered.
+// awaitsInitialize reports whether initialize was sent and the server has answered nothing.
 func (f *inFlight) awaitsInitialize() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -350,8 +345,8 @@ func (f *inFlight) awaitsInitialize() bool {
 	return false
 }
 
-// lost tells who watches of the end of all calls that are open, and of nothing more. end is
-// that of the server; nil: the proxy has hung up.
+// lost reports the end of all open calls to the hooks, and stops watching. end is the
+// server's; nil if the proxy closed the stream.
 func (f *inFlight) lost(end *jsonrpc.ClosedError) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -364,10 +359,10 @@ func (f *inFlight) lost(end *jsonrpc.ClosedError) {
 	f.watch = nil
 }
 
-// lastWords returns the messages that clear up what is open: one for each call. A
-// request of the server gets the one error, which ends the calls that possibly wait for
-// it; all others are cancelled. The end of the stream, which follows, is for those too
-// that go on all the same.
+// lastWords returns the messages that clear up what is in flight, one stimulus for each
+// call: a request of the server gets the connection-closed error, which ends the calls that
+// may wait for it, and all other calls are cancelled. Calls that go on regardless end with
+// the stream.
 func (f *inFlight) lastWords() (last []*jsonrpc.Message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -387,13 +382,13 @@ func (f *inFlight) lastWords() (last []*jsonrpc.Message) {
 	return last
 }
 
-// requestID returns which request a notifications/cancelled is about.
+// requestID returns the id in a notifications/cancelled.
 func requestID(m *jsonrpc.Message) jsonrpc.ID {
 	id, _ := mcp.Read(m).ID(mcp.Key)
 	return id
 }
 
-// member returns a member of an object, nil if it has none that can be read.
+// member returns a member of an object, nil if there is none or it is invalid.
 func member(object json.RawMessage, key string) json.RawMessage {
 	value, err := jsonrpc.Member(object, key)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// These bound the messages that a stream can move with. Clients send little before initialize is
-// answered.
+// Bounds of the messages that are kept. Clients send little before initialize is answered.
 const (
 	maxKept      = 256
 	maxKeptBytes = 1 << 20
@@ -27,15 +26,15 @@ type keptStream struct {
 	c    jsonrpc.Conn // the client's
 	era  mcp.Era
 	next func(moved jsonrpc.Conn)       // serves the stream after it has moved
-	stay func(end *jsonrpc.ClosedError) // called if the stream ends since its server speaks the other era
+	stay func(end *jsonrpc.ClosedError) // called if the stream ends because its server speaks the other era
 
 	answered atomic.Bool // no more messages are kept
-	direct   bool        // the same, and no read is in progress; owned by the reader
+	direct   bool        // no message is kept, and no read is in progress; owned by the reader
 	wg       sync.WaitGroup
 	read     chan readResult // buffered; result of the read in progress
 	moved    chan struct{}   // closed when the stream moves
 
-	mu      sync.Mutex // guards the fields below, which are constant once the stream has moved
+	mu      sync.Mutex // guards the fields below, which do not change after the move
 	moves   bool       // moved is closed
 	reading bool
 	kept    []*jsonrpc.Message
@@ -109,7 +108,7 @@ func (k *keptStream) keep(r readResult) (*jsonrpc.Message, error) {
 	}
 	k.reading = false
 	if r.m != nil && !k.answered.Load() {
-		k.kept = append(k.kept, copyOf(r.m)) // both servers' readers may take its notes
+		k.kept = append(k.kept, copyOf(r.m)) // the readers of both servers may set its notes
 		k.bytes += r.m.Size()
 		if len(k.kept) > maxKept || k.bytes > maxKeptBytes {
 			k.settleLocked()

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// maxBacklog bounds the bytes that wait for a remote server. It is more than a
-	// stream has in transit, so that its end is usually seen behind the data.
+	// maxBacklog bounds the bytes that wait for a remote server. It is more than a link's
+	// stream has in transit, so that readStream usually sees the stream's end.
 	maxBacklog = 1 << 20
 
-	// farewellTimeout bounds how long a server may take to accept what it is told at
-	// the end. Then the session is closed, which bounds the rest.
+	// farewellTimeout bounds how long a server may take to accept the last messages. Then
+	// the session is closed, which has its own bounds.
 	farewellTimeout = time.Second
 
-	// forcedFarewell is how long a server may take to hear the last words when the stop
-	// is forced, and to answer what it was asked before it hears that the session is
-	// over. A server elsewhere goes on with what it was asked unless it hears of the end.
+	// forcedFarewell is how long the end of the session may take when the stop is forced:
+	// the last messages, the answers to calls, and the DELETE. Without these, a remote
+	// server would go on with the calls.
 	forcedFarewell = 750 * time.Millisecond
 )
 
-// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it, and
-// write writes to it from a queue, so that whoever reads the stream always sees its end, as
-// with the backlog of a process.
+// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it. write
+// sends from a queue, so that readStream does not block and sees the stream's end, as with
+// the backlog of a process.
 type remoteSession struct {
 	// Static after construction.
 	dial   func(context.Context) (jsonrpc.Conn, error)
@@ -40,7 +40,7 @@ type remoteSession struct {
 	err     error
 
 	left chan struct{} // closed by write at its end: nothing is left of the session
-	lost atomic.Bool   // the server has ended it, or was not reached
+	lost atomic.Bool   // the server has ended the session, or was not reached
 
 	mu    sync.Mutex // guards queue and room
 	queue *jsonrpc.Queue
@@ -49,7 +49,7 @@ type remoteSession struct {
 
 func newRemoteSession(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remoteSession {
 	r := &remoteSession{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{}), room: jsonrpc.Room{Bytes: maxBacklog}}
-	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish and Stop see to its end
+	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish, Abort and Stop end it
 	r.queue = jsonrpc.NewQueue(&r.mu)
 	wg.Go(r.write)
 	return r
@@ -68,8 +68,8 @@ func (r *remoteSession) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.
 	}
 }
 
-// write writes the queue until it has ended, and then takes leave. That the session is
-// lost is Recv's to tell: until then what cannot be written is dropped.
+// write sends the queued messages until the queue ends, and then closes the session. If the
+// session is lost, it drops them; Recv reports the loss.
 func (r *remoteSession) write() {
 	defer close(r.left)
 	<-r.dialled
@@ -101,17 +101,17 @@ func (r *remoteSession) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 	return batch, err
 }
 
-// lostSession makes err, the end of a session, one with a cause.
+// lostSession returns err, the end of a session, with a cause.
 func lostSession(err error) error { return jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost) }
 
-// sessionless reports, once Recv has returned the result of initialize, whether there
-// is no session all the same: each request stands alone.
+// sessionless reports whether the server answered initialize without beginning a session.
+// It is valid when Recv has returned that answer.
 func (r *remoteSession) sessionless() bool {
 	c, ok := r.conn.(interface{ Sessionless() bool })
 	return ok && c.Sessionless()
 }
 
-// Finish implements server. It needs no session that is not there yet.
+// Finish implements server. It gives up a dial in progress.
 func (r *remoteSession) Finish(last func() []*jsonrpc.Message) {
 	r.mu.Lock()
 	r.queue.Finish(jsonrpc.ErrClosed, farewellTimeout, last)
@@ -149,7 +149,7 @@ func (r *remoteSession) Stop(ctx context.Context) {
 	<-r.left
 }
 
-// Gone implements server. Of a session that is lost only our own end is still to be closed.
+// Gone implements server. A lost session is gone, though our end may still be open.
 func (r *remoteSession) Gone() bool { return r.lost.Load() || closed(r.left) }
 
 func closed(event <-chan struct{}) bool {

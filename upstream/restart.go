@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// freeFailures start failures in a row cost no waiting: the first restart is
-	// at once. A server that did start and then died gets more credit, since a
-	// call of its client may be what it died of.
+	// freeFailures is the number of failed starts in a row without a back-off: the first
+	// restart is at once. freeDeaths is the same for servers that started and then died,
+	// perhaps because of a client's call.
 	freeFailures = 1
 	freeDeaths   = 3
 
-	// A command that failed to start so often in a row, and not because of what a client
-	// sent, waits for all clients: it would fail for the next one, too.
+	// After commandFailures failed starts in a row, for which no client's message can be
+	// the cause, a command is in back-off for all clients.
 	commandFailures = 3
 
-	// A server with that many failures in a row is in a crash loop. Nothing
-	// changes for it, but it is said.
+	// crashLoop is the number of failures in a row from which a server is reported to be
+	// in a crash loop.
 	crashLoop = 5
 
-	// stableAfter is how long a server must live to be forgiven.
+	// stableAfter is how long a server must live to reset its failures.
 	stableAfter = 10 * time.Second
 
 	// remembered is how long failures are kept without a stream: a client that has
@@ -38,15 +38,13 @@ const (
 
 var errWaits = errors.New("waiting before the next start")
 
-// A serverID names the servers that follow one another: those that a key has of an
-// upstream in one era.
+// A serverID identifies a sequence of servers: those of a key, an upstream and an era.
 type serverID struct {
 	upstream, key string
 	era           mcp.Era
 }
 
-// session returns enough of the key to tell clients apart in a log, and too little to
-// be one.
+// session returns a prefix of the key, which tells clients apart in a log but is no key.
 func (id serverID) session() string { return id.key[:min(len(id.key), 8)] }
 
 // restarts are the restart states of all servers. The zero value is ready.
@@ -55,54 +53,53 @@ type restarts struct {
 
 	mu    sync.Mutex // guards the fields below, and those of each restart
 	all   map[serverID]*restart
-	turns int            // failures and first answers so far
-	up    map[string]int // the turn of the last first answer, by upstream
+	turns int            // number of failures and first answers
+	up    map[string]int // turn of the last first answer, by upstream
 
-	commands map[string]*commandState // by upstream; none of one that has answered since it failed
+	commands map[string]*commandState // by upstream, if the last start failed
 }
 
-// A restart is the restart state of one server, which outlives the streams that come
-// and go: the failures in a row, and when the next start is allowed. Its fields are
-// guarded by restarts.mu.
+// A restart is the restart state of one serverID, which outlives its streams: the failures
+// in a row, and when the next start is allowed. Its fields are guarded by restarts.mu.
 type restart struct {
 	in *restarts
 	id serverID
 
-	streams int            // attached
-	newest  statusReporter // on the newest server that was started; nil for none
-	expire  *time.Timer    // set while streams is zero
+	streams int              // attached
+	newest  func(st *Status) // describes the newest server, and sets the state if it lives; nil for none
+	expire  *time.Timer      // set while streams is zero
 
-	failures int                  // starts that did not come to an answer
+	failures int                  // starts without an answer
 	deaths   int                  // servers that died young
 	end      *jsonrpc.ClosedError // the last of either
-	turn     int                  // of that
+	turn     int                  // of end
 	wait     backoff.ExponentialBackOff
-	next     time.Time // no start before
+	next     time.Time // of the earliest start
 }
 
-// A commandState is the restart state of a command, whoever it is started for: the starts in
-// a row that failed before it had read anything of a client's. One client's message that a
-// server dies of does not count. Its fields are guarded by restarts.mu.
+// A commandState is the restart state of a command, for all clients: the starts in a row
+// that failed before the command had read anything of a client's. A server that dies of a
+// client's message does not count. Its fields are guarded by restarts.mu.
 type commandState struct {
 	failures int
 	end      *jsonrpc.ClosedError // the last of them
 	wait     backoff.ExponentialBackOff
-	next     time.Time // no start before
-	tries    *restart  // has started the command since it failed, and has not come to an end
+	next     time.Time // of the earliest start
+	tries    *restart  // has started the command after the back-off, and has not ended
 }
 
-// An outcome is what the end of a server means for its restart state.
+// An outcome is the meaning of a server's end for its restart state.
 type outcome int
 
 const (
 	intended    outcome = iota // the stream was closed, or the host stops
-	startFailed                // it ended before it answered anything
+	startFailed                // the server ended before it answered anything
 	died                       // it ended later
-	tried                      // it does not speak this era, which nobody had promised
+	tried                      // it was only tried, and does not speak this era
 )
 
-// enter counts a stream in and returns its restart state. With an error, the end that
-// the last server came to, the stream has to wait before it starts another.
+// enter counts a stream in and returns its restart state. The error, made from the end of
+// the last server, means that no server may be started yet.
 func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -131,15 +128,15 @@ func newBackOff() backoff.ExponentialBackOff {
 	}
 }
 
-// waitAfter returns what is said to a stream that has to wait after an end.
+// waitAfter returns the error of a stream that may start no server yet after an end.
 func waitAfter(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 	wait := jsonrpc.EndOf(end, jsonrpc.Cause{})
 	wait.Delivered, wait.Err = false, errWaits
 	return wait
 }
 
-// commandLocked returns why no client may start its upstream's command now; nil if one may.
-// While the command fails, one start at a time finds out whether it still does.
+// commandLocked returns an error if the command is in back-off for all clients. After the
+// back-off, one start at a time finds out whether the command still fails.
 func (r *restart) commandLocked() *jsonrpc.ClosedError {
 	c := r.in.commands[r.id.upstream]
 	switch {
@@ -147,7 +144,7 @@ func (r *restart) commandLocked() *jsonrpc.ClosedError {
 		return nil
 	case time.Now().Before(c.next):
 		wait := waitAfter(c.end)
-		wait.Lasting = true // no client needs to wait for the next start
+		wait.Lasting = true // clients need not wait for the next start
 		return wait
 	}
 	c.tries, c.next = r, time.Now().Add(c.wait.NextBackOff())
@@ -173,12 +170,12 @@ func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
 	}
 }
 
-// leave counts a stream out. What has nothing to remember is forgotten at once, all
-// else after a while.
+// leave counts a stream out. After the last one a state without failures is forgotten at
+// once, any other after the time remembered.
 func (r *restart) leave() {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
-	if c := r.in.commands[r.id.upstream]; c != nil && c.tries == r { // it found out nothing
+	if c := r.in.commands[r.id.upstream]; c != nil && c.tries == r { // the start had no result
 		c.tries, c.next = nil, time.Time{}
 	}
 	if r.streams--; r.streams > 0 {
@@ -189,7 +186,7 @@ func (r *restart) leave() {
 		return
 	}
 	last := r.statusLocked()
-	r.newest = &last // keep no stream alive
+	r.newest = func(st *Status) { st.Unusable, st.Stderr = last.Unusable, last.Stderr } // without the stream
 	r.expire = time.AfterFunc(remembered, r.forget)
 }
 
@@ -201,15 +198,14 @@ func (r *restart) forget() {
 	}
 }
 
-// started notes the newest server.
-func (r *restart) started(newest statusReporter) {
+// started records the newest server.
+func (r *restart) started(newest func(st *Status)) {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
 	r.newest = newest
 }
 
-// ended counts the end of a server that lived for life. It returns the number of
-// failures in a row.
+// ended counts the end of a server that lived for life. It returns the failures in a row.
 func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duration) int {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
@@ -221,8 +217,8 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 	r.turn = r.in.turns
 	switch {
 	case how == intended:
-		r.resetLocked() // its client has left: nobody will come back to the key
-	case end.Cause.Kind == jsonrpc.KindLogin: // which may be done at any time, and nothing runs before
+		r.resetLocked() // its client has left, and no client will use the key again
+	case end.Cause.Kind == jsonrpc.KindLogin: // no back-off: the login may come at any time
 		r.failures, r.next = r.failures+1, time.Time{}
 		return r.inARow()
 	case how == died && life >= stableAfter:
@@ -238,8 +234,8 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 	return r.inARow()
 }
 
-// answered notes that a server has answered: what failed before is over for the upstream,
-// though not for the keys that it happened to.
+// answered records that a server has answered: earlier failures no longer count for the
+// upstream, only for their keys.
 func (r *restart) answered() {
 	rs := r.in
 	rs.mu.Lock()
@@ -259,12 +255,12 @@ func (r *restart) setEvent(end *jsonrpc.ClosedError, event string) {
 	end.Event = event
 }
 
-// observed is a server as hooks are told of it.
+// observed describes the server for hooks.
 func (r *restart) observed() observe.Upstream {
 	return observe.Upstream{Name: r.id.upstream, Session: r.id.session(), Era: string(r.id.era)}
 }
 
-// tellStart tells the hooks of a server that is about to be started.
+// tellStart calls the hook for a server that is about to be started.
 func (r *restart) tellStart() {
 	if h := r.in.hooks; h != nil && h.UpstreamStarted != nil {
 		seen := r.observed()
@@ -275,7 +271,7 @@ func (r *restart) tellStart() {
 	}
 }
 
-// tellEnd tells the hooks of the end of one.
+// tellEnd calls the hook for the end of a server.
 func (r *restart) tellEnd(how outcome, end *jsonrpc.ClosedError, life time.Duration) {
 	h := r.in.hooks
 	if h == nil || h.UpstreamEnded == nil {
@@ -288,7 +284,7 @@ func (r *restart) tellEnd(how outcome, end *jsonrpc.ClosedError, life time.Durat
 	h.UpstreamEnded(r.observed(), told)
 }
 
-// reset forgets the failures of upstreams that were replaced: what failed was another.
+// reset forgets the failures of upstreams that were replaced.
 func (rs *restarts) reset(upstreams []string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -310,7 +306,7 @@ func (r *restart) resetLocked() {
 
 func (r *restart) inARow() int { return r.failures + r.deaths }
 
-// status returns what is known of each server that is in use or remembered.
+// status returns the Status of each serverID that is in use or remembered.
 func (rs *restarts) status() []Status {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -339,7 +335,7 @@ func (r *restart) statusLocked() Status {
 		st.State = StateWaiting
 	}
 	if r.newest != nil {
-		r.newest.addStatus(&st)
+		r.newest(&st)
 	}
 	if !st.Lives() {
 		st.PID, st.Started, st.InFlight = 0, time.Time{}, 0

@@ -189,17 +189,15 @@ func TestAnAnswerEndsTheFailuresBefore(t *testing.T) {
 	})
 }
 
-// gone is a server that has ended, and still knows what it was.
-type gone struct{}
-
-func (gone) addStatus(st *Status) {
+// gone describes a server that has ended.
+func gone(st *Status) {
 	st.PID, st.Started, st.InFlight, st.Stderr = 1, time.Now(), 1, []string{"last words"}
 }
 
 func TestStatusHasNothingOfAServerThatIsGone(t *testing.T) {
 	var rs restarts
 	r, _ := rs.enter(serverID{"u", "k", mcp.Legacy})
-	r.started(gone{})
+	r.started(gone)
 	r.ended(died, &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed")}, 0)
 	for _, when := range []string{"its stream is there", "its stream has left"} {
 		if st := rs.status()[0]; st.Lives() || st.PID != 0 || st.InFlight != 0 || !st.Started.IsZero() || len(st.Stderr) != 1 || st.Failed == 0 {

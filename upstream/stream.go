@@ -17,86 +17,80 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/shared"
 )
 
-// A target is what a stream is to be attached to.
+// A target is an upstream that streams attach to.
 type target struct {
 	name string
 	up   *Upstream
 	eras *eraFinder
 }
 
-// An attachment is what a stream with a server of its own is attached to.
-type attachment struct {
-	target
-	id    serverID
-	trial func() bool // reports whether it is still open that the server speaks the era; nil: it is not
-}
-
-// A server is a process or a remote session, to which a stream passes messages. Whoever
-// makes one calls Finish or Abort in the end, then Stop.
+// A server is a process or a remote session. Its stream calls Finish or Abort at the end,
+// then Stop.
 type server interface {
-	// Send passes messages on, in order, and keeps none of them. It may wait,
-	// which is the stream's flow control, but not after Finish or Abort. What
-	// goes wrong is told by Recv or as a failure of the server. Between the wait
-	// and the passing it calls accepted, unless Finish or Abort was called: then
-	// the messages are dropped.
+	// Send passes messages on, in order, and keeps none of them. It may wait, which is
+	// the stream's flow control, but not after Finish or Abort. It calls accepted
+	// between the wait and the passing. After Finish or Abort it drops the messages and
+	// does not call accepted. Recv reports errors.
 	Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message))
 
-	// Recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the
-	// cause of the server's end.
+	// Recv is [jsonrpc.RecvAll]. The error at the end is a [*jsonrpc.ClosedError] with
+	// the cause of the server's end.
 	Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error)
 
-	// Finish passes the last messages on and begins the server's end. last is
-	// called when no Send will pass anything any more.
+	// Finish passes the last messages on and begins the server's end. It calls last
+	// after the last Send that passes anything on.
 	Finish(last func() []*jsonrpc.Message)
 
-	// Abort begins the end of a server that listens no more.
+	// Abort begins the end of a server that no longer reads.
 	Abort()
 
-	// Stop makes the server end, by force when ctx is done. It returns when
-	// nothing is left of it.
+	// Stop ends the server, by force when ctx is done. It returns when nothing is left
+	// of it.
 	Stop(ctx context.Context)
 
-	// Gone reports whether nothing runs there any more.
+	// Gone reports whether nothing of the server runs any more.
 	Gone() bool
 }
 
 // A stream is one Conn attached to one server of its own.
 type stream struct {
 	// Static after construction.
-	ctx context.Context // done: the stop is forced. It bounds the stream's life
-	attachment
+	ctx context.Context // done: the stop is forced
+	target
+	id     serverID
+	trial  func() bool // reports whether it is still unknown that the server speaks the era; nil if it is known
 	c      jsonrpc.Conn
 	log    *slog.Logger
 	server server
 	began  time.Time
 	wg     sync.WaitGroup
 
-	// Static: the host's.
+	// Static, set by the host.
 	restart  *restart
 	failures *failureLog
 	limits   jsonrpc.Limits // of one message from the server
-	quotes   bool           // the error about a process that did not start has its last line on stderr
+	quotes   bool           // errors quote stderr, or the error with which initialize was refused
 
 	ends    atomic.Bool   // end has begun
-	ended   chan struct{} // closed by end, after everything that it does
+	ended   chan struct{} // closed when end is done
 	endOnce sync.Once
 	err     error // the end; written before ended is closed
 
 	inFlight   *inFlight
 	dialled    atomic.Bool                // a remote server was reached
-	startTimer atomic.Pointer[time.Timer] // while initialize waits for its answer
-	unusable   atomic.Int64               // messages of the server that were none
+	startTimer atomic.Pointer[time.Timer] // set while initialize waits for its answer
+	unusable   atomic.Int64               // invalid messages of the server
 }
 
-func newStream(ctx context.Context, a attachment, c jsonrpc.Conn, log *slog.Logger) *stream {
-	modern, together := a.id.era == mcp.Modern, a.up.together(a.id.era)
+func newStream(ctx context.Context, t target, id serverID, c jsonrpc.Conn, log *slog.Logger) *stream {
+	modern, together := id.era == mcp.Modern, t.up.together(id.era)
 	return &stream{
-		ctx: ctx, attachment: a, c: c, log: log, began: time.Now(), ended: make(chan struct{}),
-		inFlight: newInFlight(modern, modern && together, !modern && !together && !a.up.Relates),
+		ctx: ctx, target: t, id: id, c: c, log: log, began: time.Now(), ended: make(chan struct{}),
+		inFlight: newInFlight(modern, modern && together, !modern && !together && !t.up.Relates),
 	}
 }
 
-// start starts the server. The error is the end of one that never was.
+// start starts the server.
 func (s *stream) start() error {
 	if s.up.Command == nil {
 		s.server = newRemoteSession(s.ctx, s.dial, &s.wg)
@@ -113,15 +107,15 @@ func (s *stream) start() error {
 	return nil
 }
 
-// sessionless reports, once initialize is answered, whether the server began no
-// session. A process always is one.
+// sessionless reports whether the server answered initialize without beginning a session.
+// A process always has one.
 func (s *stream) sessionless() bool {
 	r, ok := s.server.(*remoteSession)
 	return ok && r.sessionless()
 }
 
-// dial reaches a remote server in the stream's era. Where that has no first call, a
-// Conn is all that there is to start.
+// dial connects to a remote server in the stream's era. If the era has no first call, the
+// server has then started.
 func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	dial := s.up.Dial
 	if s.inFlight.modern {
@@ -141,8 +135,8 @@ func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 	return c, err
 }
 
-// onTrial reports whether nobody knows yet that the server speaks this era, so
-// that its end would be no failure.
+// onTrial reports whether it is still unknown that the server speaks this era: then its end
+// is no failure.
 func (s *stream) onTrial() bool { return s.trial != nil && s.trial() }
 
 // serve runs the stream to its end. Its server has just been started.
@@ -158,10 +152,10 @@ func (s *stream) serve() error {
 	return s.err
 }
 
-// readStream brings messages to the server until the stream ends. It owns Recv.
+// readStream passes messages to the server until the stream ends. It owns c.Recv.
 func (s *stream) readStream() error {
 	var batch []*jsonrpc.Message
-	accepted := s.sent // made once
+	accepted := s.sent // allocated once
 	for {
 		var end error
 		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
@@ -175,8 +169,8 @@ func (s *stream) readStream() error {
 	}
 }
 
-// sent notes messages that are being passed on: neither the last words nor anybody else
-// speaks of them before, and all that end knows of has been passed on.
+// sent records messages just before they are passed on, so that end clears up only what the
+// server has got.
 func (s *stream) sent(batch []*jsonrpc.Message) {
 	for _, m := range batch {
 		if s.inFlight.toServer(m) {
@@ -185,8 +179,8 @@ func (s *stream) sent(batch []*jsonrpc.Message) {
 	}
 }
 
-// readServer brings messages from the server until there are no more, which is
-// the end of the stream. It goes on when nobody listens any more.
+// readServer passes messages from the server to the stream until the server ends, and then
+// ends the stream. It reads on after the stream has ended.
 func (s *stream) readServer() {
 	var batch []*jsonrpc.Message
 	refused := false
@@ -214,7 +208,7 @@ func (s *stream) readServer() {
 			}
 		}
 		clear(batch)
-		if refused { // nothing can be asked of it, and the proxy need not find an end for that
+		if refused { // the proxy need not close the stream itself
 			s.end(jsonrpc.CauseRefused, nil)
 		}
 		if err != nil && !unusable {
@@ -224,18 +218,18 @@ func (s *stream) readServer() {
 	}
 }
 
-// heardFirst acts on the answer that tells whether the server speaks this era, and on the
-// error that it is.
+// heardFirst handles the first answer, which shows whether the server speaks this era.
+// failed is the error in it.
 func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 	switch n {
 	case refusal:
-		if s.otherEra() { // before the client hears of the refusal
+		if s.otherEra() { // before the client gets the refusal
 			s.endOtherEra()
 		}
 		s.inFlight.refuse(failed)
 		return
 	case greeting:
-		if s.sessionless() && s.otherEra() { // it could ask nothing, and tell nothing by itself
+		if s.sessionless() && s.otherEra() { // in the other era it can send requests and notifications
 			s.endOtherEra()
 			return
 		}
@@ -245,11 +239,11 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 	s.restart.answered()
 }
 
-// endOtherEra ends the stream since its server speaks the other era.
+// endOtherEra ends the stream because its server speaks the other era.
 func (s *stream) endOtherEra() { s.end(jsonrpc.CauseStartFailed, mcp.ErrOtherEra) }
 
-// otherEra reports whether a server that took no initialize, or began no session
-// with it, speaks the modern era. It may take as long as a probe.
+// otherEra reports whether a server that refused initialize, or began no session with it,
+// speaks the modern era. It may take as long as a probe.
 func (s *stream) otherEra() bool {
 	if s.ends.Load() || s.inFlight.modern {
 		return false
@@ -261,14 +255,13 @@ func (s *stream) otherEra() bool {
 	return modern
 }
 
-// hangsUp reports whether a server that was there ended without an answer to
-// initialize.
+// hangsUp reports whether a server that had started ended without an answer to initialize.
 func (s *stream) hangsUp() bool {
 	return (s.up.Command != nil || s.dialled.Load()) && s.inFlight.awaitsInitialize()
 }
 
-// withoutRequests takes out what no server of the modern era may send (2026-07-28
-// basic/transports). It is not answered: a client may not do that either.
+// withoutRequests drops requests, which no server of the modern era may send (2026-07-28
+// basic/transports). They are not answered, since a client must not send responses.
 func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 	return slices.DeleteFunc(batch, func(m *jsonrpc.Message) bool {
 		if m.Batch != nil {
@@ -285,7 +278,7 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
-	if end.Cause.Kind != jsonrpc.KindLogin && s.hangsUp() && s.otherEra() { // it says nothing of eras to who is not logged in
+	if end.Cause.Kind != jsonrpc.KindLogin && s.hangsUp() && s.otherEra() { // before a login the era cannot be found out
 		s.endOtherEra()
 		return
 	}
@@ -295,8 +288,8 @@ func (s *stream) lost(err error) {
 	s.end(end.Cause, end)
 }
 
-// unusableMessage copes with what is no message: the answer to what waits for it,
-// if that can still be told, else nil.
+// unusableMessage handles an invalid message. If it was the reply to a call, it returns an
+// error as the answer, otherwise nil.
 func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	if s.unusable.Add(1) == 1 {
 		s.tellStray(bad)
@@ -314,7 +307,7 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
 }
 
-// tellStray says once that a server sends what is no message, and what it should do.
+// tellStray logs the first invalid message of a server.
 func (s *stream) tellStray(bad *jsonrpc.InvalidError) {
 	if s.up.Command == nil {
 		s.log.Warn("upstream sent something that is not a message", "err", bad)
@@ -329,9 +322,9 @@ func (s *stream) stopStartTimer() {
 	}
 }
 
-// end is the one place through which every end passes; the first one counts. The
-// cause is "" when the proxy closed the stream. end returns when the stream is
-// closed and the log says why; the server is stopped meanwhile.
+// end ends the stream. Every end passes through it, and the first one counts. The cause is
+// zero if the proxy closed the stream. end returns when the stream is closed and the end
+// logged. The server is stopped concurrently.
 func (s *stream) end(cause jsonrpc.Cause, err error) {
 	s.endOnce.Do(func() {
 		defer close(s.ended)
@@ -361,17 +354,17 @@ func (s *stream) end(cause jsonrpc.Cause, err error) {
 	})
 }
 
-// unread reports whether a process has surely read nothing of a client's: nothing at all, or what
-// this side says to a shared server, or in a trial, until that answers.
+// unread reports whether a process has certainly read nothing of a client's: it has read nothing
+// at all, or is shared or on trial, where the first messages are our own.
 func (s *stream) unread() bool {
 	p, ok := s.server.(*process.Server)
 	return ok && (s.id.key == sharedKey || mcp.HolderOf(s.id.key).Who == "" || p.Unread())
 }
 
-// ending decides what an end means.
+// ending classifies an end.
 func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 	inFlight, start := s.inFlight.state()
-	if cause.IsZero() && start.refused { // and so the proxy hung up
+	if cause.IsZero() && start.refused { // the proxy closed the stream because of the refusal
 		cause = jsonrpc.CauseRefused
 	}
 	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began), remote: s.up.Command == nil}
@@ -380,7 +373,7 @@ func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 	}
 	closed := &jsonrpc.ClosedError{Err: err}
 	if cause != jsonrpc.CauseRefused {
-		closed = jsonrpc.EndOf(err, cause) // which knows more of a server's own end
+		closed = jsonrpc.EndOf(err, cause) // err may have details
 	}
 	closed.Cause, closed.Delivered = cause, start.answered || start.sent && !s.inFlight.modern
 	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
@@ -407,7 +400,7 @@ func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 	return e
 }
 
-// stderr returns the last lines that a process wrote to stderr before it ended.
+// stderr returns the last lines that a process wrote to stderr before its end.
 func (s *stream) stderr() []string {
 	p, ok := s.server.(*process.Server)
 	if !ok {
@@ -416,7 +409,7 @@ func (s *stream) stderr() []string {
 	return p.LastWords()
 }
 
-// addStatus implements reporter.
+// addStatus adds the server's part of a status.
 func (s *stream) addStatus(st *Status) {
 	inFlight, start := s.inFlight.state()
 	st.InFlight, st.Unusable, st.Started = inFlight, int(s.unusable.Load()), s.began

@@ -10,48 +10,47 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
-// An Upstream is one server that a Host offers: a Command that it runs, or a
-// remote one that Dial and DialModern reach. One of the two is needed.
+// An Upstream is a server that a Host offers: either a Command that it runs, or a remote
+// server with Dial and DialModern.
 type Upstream struct {
 	Command *process.Command
 
-	// Dial begins a session with a remote server, without waiting for it if it
-	// can. Cancelling ctx ends the session at once. Recv of the Conn ends with
-	// a [*jsonrpc.ClosedError]. Its Close takes leave of the server, behind what
-	// was sent before, and returns when nothing is left of the session.
+	// Dial begins a session with a remote server. It should not wait for the server.
+	// Cancelling ctx ends the session at once. Recv of the Conn ends with a
+	// [*jsonrpc.ClosedError]. Close of the Conn sends what was passed to Send before,
+	// ends the session at the server, and returns when nothing is left of it.
 	Dial func(ctx context.Context) (jsonrpc.Conn, error)
 
-	// DialModern is Dial for the modern era. The Conn is one stream of it, which
-	// begins without a handshake: the host tells it what to cancel, and gets
-	// answers and notifications from it. Nil with Command.
+	// DialModern is Dial for the modern era. The Conn is a stream without a handshake:
+	// the host sends requests and cancellations, and receives answers and notifications.
+	// Nil with Command.
 	DialModern func(ctx context.Context) (jsonrpc.Conn, error)
 
-	// Probe asks a remote server whether it speaks modern. An error means that
-	// it could not be told. Nil with Command.
+	// Probe reports whether a remote server speaks modern. An error means that this is
+	// unknown. Nil with Command.
 	Probe func(ctx context.Context) (bool, error)
 
-	// Era is the one to speak with the server; "" finds out. A remote server
-	// without DialModern and Probe is legacy.
+	// Era is the era of the server; "" finds out. A remote server without DialModern and
+	// Probe is legacy.
 	Era mcp.Era
 
-	// Relates is whether a Conn that is dialled knows to which request a
-	// message belongs, and sets its Related. HTTP does. With others the host
-	// guesses in the legacy era, unless the upstream is shared; in the modern
-	// one all streams share a Conn, as they share a process.
+	// Relates is whether the Conns of Dial and DialModern set Related of messages, as
+	// HTTP does. Otherwise the host guesses it in the legacy era, unless the upstream is
+	// shared. In the modern era all streams then share one Conn, as they share a process.
 	Relates bool
 
-	// Shared is whether all keys share one process or session; else each has
-	// its own. In the modern era it makes no difference.
+	// Shared is whether all keys share one process or session. It makes no difference in
+	// the modern era.
 	Shared bool
 
-	// Roots are the URIs that answer a shared server's roots/list outside of
-	// any call; nil refuses it.
+	// Roots are the URIs in the answer to a shared server's roots/list outside any call;
+	// nil refuses it.
 	Roots []string
 
-	StartTimeout time.Duration // for the answer to initialize, or to server/discover; zero means 30 s
+	StartTimeout time.Duration // for the answer to initialize or server/discover; zero means 30 s
 }
 
-// startCause is the cause that clients hear of a start that failed because of cause.
+// startCause returns the cause that clients get for a start that failed because of cause.
 func (u *Upstream) startCause(cause jsonrpc.Cause) jsonrpc.Cause {
 	if u.Command != nil && cause != jsonrpc.CauseRefused {
 		return jsonrpc.CauseStartFailed
@@ -69,7 +68,7 @@ func (u *Upstream) together(era mcp.Era) bool {
 	return u.Shared
 }
 
-// only returns the era that is not in question; "" finds out.
+// only returns the era if it is configured or certain, otherwise "".
 func (u *Upstream) only() mcp.Era {
 	switch {
 	case u.Era != "":
@@ -81,8 +80,7 @@ func (u *Upstream) only() mcp.Era {
 }
 
 // A Bridge translates streams between the eras. Legacy and Modern own client, and return
-// its end when nothing is left of it; what they need of the upstream they get from
-// [Host.Open].
+// its end when nothing is left of it. They open the upstream's streams with [Host.Open].
 type Bridge interface {
 	// Legacy serves a legacy client's stream on an upstream that speaks modern.
 	Legacy(ctx context.Context, upstream, key string, client jsonrpc.Conn) error
@@ -90,8 +88,8 @@ type Bridge interface {
 	// Modern serves a modern client's stream on an upstream that speaks legacy.
 	Modern(ctx context.Context, upstream, key string, client jsonrpc.Conn) error
 
-	// Unattributed says that a shared upstream asked something and it could not be
-	// told of whom, since several clients have calls there. The Bridge keeps some
-	// for clients that may never come back, and can give up those.
+	// Unattributed is called when a request of a shared upstream could not be attributed,
+	// since several clients have calls there. The Bridge can then give up calls that it
+	// keeps for clients that may never come back.
 	Unattributed(upstream string)
 }
