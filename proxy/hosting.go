@@ -17,10 +17,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/eras"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
-// A hosting is the far half: the upstreams of a configuration, and the end of the
-// links that lead to them.
+// A hosting is the half with the servers: the upstreams of a configuration, and the far end of
+// the links to them.
 type hosting struct {
 	host        *upstream.Host
 	bridge      *eras.Bridge
@@ -31,33 +32,33 @@ type hosting struct {
 	proxies     linkedProxies
 	rejections  rejections
 	perUpstream int         // streams that clients may have to each upstream
-	tap         observe.Tap // set where nobody but the host sees messages; else nil
+	tap         observe.Tap // of a Host; nil in a Proxy, whose sessions have taps
 
 	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
-	configs map[string]config.Upstream // what host runs, by name
-	remotes map[string]*remoteServer   // those of them that are remote; nil for others
+	configs map[string]config.Upstream // of the upstreams of host, by name
+	remotes map[string]*remote.Server  // of the same; nil for processes
 
-	forced context.Context    // done: upstreams end at once
-	force  context.CancelFunc // called at the latest when all has stopped
+	forced context.Context    // when it is done, upstreams end at once
+	force  context.CancelFunc // called by stop at the latest
 }
 
-// newHosting returns the host that cfg describes, whose proxy is in this process if it is
-// within. Its error is a [config.Problems].
-func newHosting(cfg *config.Config, o Options, within bool) (*hosting, error) {
+// newHosting returns the hosting that cfg describes. Its proxy is local if it is in this process.
+// The error is a [config.Problems].
+func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 	log, limits := o.Log, serverLimitsOf(cfg)
 	h := &hosting{
 		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
 		log:         log,
 		prover:      newProver(cfg, o),
 		perUpstream: streamsEach * cfg.Limits.Sessions,
-		remotes:     make(map[string]*remoteServer),
+		remotes:     make(map[string]*remote.Server),
 	}
 	h.proxies = linkedProxies{keptFor: 30 * time.Second, forget: h.forget}
 	h.bridge = &eras.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
 	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
-	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits, Trusted: within}
+	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits, Trusted: local}
 	h.rejections = rejections{known: h.host.Known, log: log, hooks: o.Hooks}
 	h.server.Rejected = h.rejections.update
 	if o.Hooks.Happened != nil {
@@ -71,20 +72,20 @@ func newHosting(cfg *config.Config, o Options, within bool) (*hosting, error) {
 	return h, nil
 }
 
-// adopt takes over the upstreams of cfg, and announces them. It returns the names of
-// those that are gone or not what they were, whose streams end; all others run on.
-// With an error, a [config.Problems], nothing has changed.
+// adopt applies the upstreams of cfg and announces them. It returns the names of removed and
+// changed upstreams, whose streams end; all others continue. After an error, which is a
+// [config.Problems], nothing has changed.
 func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
-	remotes := make(map[string]*remoteServer)
+	remotes := make(map[string]*remote.Server)
 	var announced []link.Upstream
 	for _, u := range cfg.Upstreams {
 		configs[u.Name] = u
 		announced = append(announced, announcementOf(u))
 		if old, ok := h.configs[u.Name]; ok && runsOn(old, u) {
-			next[u.Name] = h.host.Upstreams[u.Name] // nobody else changes it
+			next[u.Name] = h.host.Upstreams[u.Name] // only adopt changes it
 			remotes[u.Name] = h.remotes[u.Name]
 			continue
 		}
@@ -100,13 +101,13 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 			changed = append(changed, name)
 		}
 	}
-	if !h.server.Trusted { // else the proxy has the configuration, and a name may be that of a URL's host
+	if !h.server.Trusted { // a local proxy has the configuration, and may have names that cannot be announced
 		if err := h.server.Announce(announced); err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
 		}
 	}
 	for _, name := range changed {
-		defer h.remotes[name].closeCredentials()
+		defer closeCredentials(h.remotes[name])
 	}
 	h.configs, h.remotes = configs, remotes
 	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
@@ -115,7 +116,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	return changed, nil
 }
 
-// longestStop is the longest stopGrace of an upstream.
+// longestStop returns the longest stopGrace of an upstream.
 func (h *hosting) longestStop() (longest time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -132,8 +133,8 @@ const streamsEach = 2
 // configuration: it does not know how many clients a proxy has.
 const leastStreams = 4096
 
-// streams is how many clients may have to so many upstreams at once. As many more
-// may be ending, whose servers are still being stopped.
+// streams returns how many streams clients may have to so many upstreams at once. As many more
+// may be ending while their servers stop.
 func (h *hosting) streams(upstreams int) int { return h.perUpstream * upstreams }
 
 // finish lets what is in flight finish, until ctx is done.
@@ -151,9 +152,8 @@ func (h *hosting) finish(ctx context.Context) {
 	}
 }
 
-// busy reports whether anybody waits for an answer: nobody does for that of a server
-// which is being stopped, or is gone, nor for that to a suspended call, whose client may
-// never come back.
+// busy reports whether a request waits for an answer. Requests to servers that are stopping do
+// not count, nor do suspended calls, whose clients may never return.
 func (h *hosting) busy() bool {
 	inFlight := 0
 	for _, s := range h.host.Status() {
@@ -164,7 +164,7 @@ func (h *hosting) busy() bool {
 	return inFlight > h.bridge.Suspended()
 }
 
-// stop ends what outlives its streams, as it wishes, or at once when it was forced to.
+// stop stops the servers that outlive their streams, at once if forced is done.
 func (h *hosting) stop() {
 	h.required.stop()
 	h.required.wait()
@@ -175,22 +175,25 @@ func (h *hosting) stop() {
 	var all sync.WaitGroup // each may wait a moment for its token
 	for _, r := range h.remotes {
 		if r != nil {
-			all.Go(r.Close)
+			all.Go(func() {
+				r.Close()
+				closeCredentials(r)
+			})
 		}
 	}
 	all.Wait()
 	h.force()
 }
 
-// attach serves a stream of a link. When the links are to end the stream does, so
-// that its upstream ends as it wishes; force is another matter.
+// attach serves a stream of a link. It closes the stream when ctx ends, and then the upstream
+// stops by itself; h.force stops it at once.
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
 	c = h.tap.Conn(observe.Point{Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true}, c)
 	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
 }
 
-// forget ends what is kept for a proxy that did not come back.
+// forget ends what the hosting keeps for a proxy that did not return.
 func (h *hosting) forget(proxy string, last bool) {
 	h.bridge.Forget(proxy)
 	if last {
@@ -198,8 +201,8 @@ func (h *hosting) forget(proxy string, last bool) {
 	}
 }
 
-// relates reports whether it is certain to which call belongs what an upstream asks.
-// Over HTTP the server says so; a shared one tells for certain only whose it is.
+// relates reports whether an upstream's requests tell which call they belong to. Over HTTP they
+// do. A shared upstream tells only the client.
 func (h *hosting) relates(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,8 +217,8 @@ func (h *hosting) configured() []string {
 	return slices.Sorted(maps.Keys(h.configs))
 }
 
-// remote returns the remote server that an upstream is; nil for a process, and for none.
-func (h *hosting) remote(name string) *remoteServer {
+// remote returns the remote server of an upstream, nil for a process or an unknown name.
+func (h *hosting) remote(name string) *remote.Server {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.remotes[name]
@@ -223,7 +226,7 @@ func (h *hosting) remote(name string) *remoteServer {
 
 var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}
 
-// open attaches a stream without a link. Whoever gets it closes it, and the host waits for the end.
+// open attaches a stream without a link. The caller closes it, and the host waits for its end.
 func (h *hosting) open(_ context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	near, far := jsonrpc.Pipe()
 	c := &attached{PipeConn: near, ended: make(chan struct{})}
@@ -231,11 +234,11 @@ func (h *hosting) open(_ context.Context, name, key string, era mcp.Era) (jsonrp
 	return c, nil
 }
 
-// An attached Conn says why its stream has ended.
+// An attached Conn returns from Recv why its stream has ended.
 type attached struct {
 	*jsonrpc.PipeConn
-	ended chan struct{}
-	err   error // set when ended is closed
+	ended chan struct{} // closed by run
+	err   error         // set before ended is closed
 }
 
 func (a *attached) run(attach func() error) {
@@ -253,7 +256,7 @@ func (a *attached) Recv() (*jsonrpc.Message, error) {
 	return m, err
 }
 
-// runs returns a configuration with the upstreams that run here now.
+// runs returns a configuration with the current upstreams.
 func (h *hosting) runs() *config.Config {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -264,12 +267,12 @@ func (h *hosting) runs() *config.Config {
 	return cfg
 }
 
-// A localLink is the link within the process, to what runs here.
+// A localLink is the link within a process to its hosting.
 type localLink struct {
 	client link.Client
 	host   *hosting
 	log    *slog.Logger
-	hooks  observe.Hooks   // of which Happened is called
+	hooks  observe.Hooks   // it calls Happened
 	ctx    context.Context // of the link; set by start
 	wg     sync.WaitGroup  // both ends
 }
@@ -282,25 +285,25 @@ func newLocalLink(cfg *config.Config, host *hosting, o Options) *localLink {
 	return l
 }
 
-// start keeps the link up until ctx ends.
+// start keeps the link up until ctx ends. The caller then calls wait.
 func (l *localLink) start(ctx context.Context) {
 	l.ctx = ctx
 	l.wg.Go(func() { l.keep(ctx) })
 }
 
-// lost tells of the end of a link.
+// lost reports the end of a link.
 func (l *localLink) lost(event string, err error) {
 	if tell := l.hooks.Happened; tell != nil && l.ctx.Err() == nil {
 		tell(linkEvent(event, "the link within the process was lost", err, time.Time{}))
 	}
 }
 
-// keep keeps the link up until ctx ends. Nothing that clients do ends it: if it ends
-// all the same, its streams do, and there is another.
+// keep keeps the link up until ctx ends. Clients cannot end it. If it ends anyway, its streams
+// end, too, and a new link follows.
 func (l *localLink) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		near, far := link.Ring()
-		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends for the same reason
+		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends with near
 		if err := l.client.Serve(ctx, near); ctx.Err() == nil {
 			l.log.Error("link within the process lost", "err", err)
 			select {
@@ -311,7 +314,8 @@ func (l *localLink) keep(ctx context.Context) {
 	}
 }
 
-// pauseBefore another link is less than openings of streams wait for it.
+// pauseBefore is the pause before another link. It is shorter than the time that a new stream
+// waits for a link.
 const pauseBefore = 100 * time.Millisecond
 
 func (l *localLink) wait() { l.wg.Wait() }

@@ -259,7 +259,7 @@ func TestCredentialsEndTogether(t *testing.T) {
 	}})
 	ending := &endingCredentials{began: make(chan int, 2), both: make(chan struct{})}
 	for _, r := range p.host.remotes {
-		r.credentials = ending
+		r.Credentials = ending
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- p.Close() }()

@@ -148,7 +148,7 @@ func (h *hosting) waits() waitReasons {
 			continue
 		}
 		w.queued[name] = r.Waiting()
-		asks, ok := r.credentials.(interface{ Asks() bool })
+		asks, ok := r.Credentials.(interface{ Asks() bool })
 		w.asking[name] = ok && asks.Asks()
 	}
 	return w

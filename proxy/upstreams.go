@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -33,43 +34,35 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/replay"
 )
 
-// A remoteServer is a remote server, and what proves to it who we are.
-type remoteServer struct {
-	*remote.Server
-	credentials credentials // nil: none
-}
-
-// Close closes what is kept for sessions. All must have been closed.
-func (r *remoteServer) Close() {
-	r.Server.Close()
-	r.closeCredentials()
-}
-
-// closeCredentials ends what the credentials do by themselves: no session begins any more.
-func (r *remoteServer) closeCredentials() {
-	if r != nil && r.credentials != nil {
-		r.credentials.Close()
+// closeCredentials ends the background work of the credentials for r, which may be nil. No session
+// of r may begin afterwards.
+func closeCredentials(r *remote.Server) {
+	if r == nil {
+		return
+	}
+	if c, ok := r.Credentials.(credentials); ok {
+		c.Close()
 	}
 }
 
-// upstreamOf returns how the host reaches an upstream, and the remote server if it
-// is one.
-func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remoteServer, error) {
+// upstreamOf returns how the host reaches an upstream, and its remote server unless it is a process.
+func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remote.Server, error) {
 	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
 	if u.Command != "" {
 		up.Command = commandOf(u)
 		return up, nil, nil
 	}
-	r := &remoteServer{Server: remoteOf(u, limits, p.log)}
+	r := remoteOf(u, limits, p.log)
 	var err error
 	if r.TLS, err = clientTLS(u.TLS); err != nil {
 		return up, nil, err
 	}
-	if r.credentials, err = p.upstream(u); err != nil {
+	c, err := p.upstream(u)
+	if err != nil {
 		return up, nil, err
 	}
-	if r.credentials != nil {
-		r.Credentials = r.credentials
+	if c != nil {
+		r.Credentials = c
 	}
 	up.Dial, up.DialModern, up.Probe = r.Dial, r.DialModern, r.Probe
 	up.Relates = strings.HasPrefix(u.URL, "http")
@@ -94,7 +87,7 @@ func commandOf(u config.Upstream) *process.Command {
 	return c
 }
 
-// serverLimitsOf are those of messages from servers, whose ids may be as long as names.
+// serverLimitsOf returns the limits of messages from servers, whose ids may be as long as names.
 func serverLimitsOf(cfg *config.Config) jsonrpc.Limits {
 	limits := limitsOf(cfg)
 	limits.ID = mcp.MaxRouted
@@ -105,7 +98,7 @@ func limitsOf(cfg *config.Config) jsonrpc.Limits {
 	return jsonrpc.Limits{Message: int(cfg.Limits.Message), Depth: cfg.Limits.Depth}
 }
 
-// routeOf is what the router knows of an upstream that runs here.
+// routeOf returns what the router needs to know of an upstream that runs here.
 func routeOf(u config.Upstream) session.Upstream {
 	return session.Upstream{
 		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout,
@@ -113,8 +106,8 @@ func routeOf(u config.Upstream) session.Upstream {
 	}
 }
 
-// settings are what a host announces of an upstream beside its name: how a proxy
-// is to treat it. Durations are written as in a configuration.
+// settings are what a host announces of an upstream besides its name, as JSON. Durations are
+// written as in a configuration.
 type settings struct {
 	Prefix         *string  `json:"prefix,omitempty"`
 	StartTimeout   string   `json:"startTimeout,omitempty"`
@@ -123,18 +116,18 @@ type settings struct {
 	Deny           []string `json:"deny,omitempty"`
 }
 
-// announcementOf is how a host announces an upstream.
+// announcementOf returns what a host announces of an upstream.
 func announcementOf(u config.Upstream) link.Upstream {
 	r := routeOf(u)
 	text, err := json.Marshal(settings{r.Prefix, r.StartTimeout.String(), r.RequestTimeout.String(), r.Allow, r.Deny})
-	if err != nil { // strings alone
+	if err != nil { // impossible for strings
 		panic(err)
 	}
 	return link.Upstream{Name: u.Name, Settings: text}
 }
 
-// routeFrom is what the router knows of an upstream that a host has announced.
-// Settings that cannot be read cannot be obeyed either, and some of them forbid.
+// routeFrom returns what the router needs to know of an upstream that a host has announced.
+// Unreadable settings are an error, because they may forbid something.
 func routeFrom(u link.Upstream) (session.Upstream, error) {
 	route := session.Upstream{Name: u.Name}
 	var s settings
@@ -167,7 +160,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// Quiet returns a configuration with the same upstreams that a program uses for a moment:
+// Quiet returns a configuration with the same upstreams for a program that uses them for a moment:
 // without listeners, log lines for calls, traces, hosts that dial, or servers that start by themselves.
 func Quiet(cfg *config.Config) *config.Config {
 	quiet := *cfg
@@ -175,7 +168,7 @@ func Quiet(cfg *config.Config) *config.Config {
 	quiet.Traces = config.Traces{Off: true}
 	quiet.Upstreams = slices.Clone(cfg.Upstreams)
 	if cfg.Prefix == "auto" && len(cfg.Upstreams)+len(cfg.Links) > 1 {
-		quiet.Prefix = "always" // though what is left may be one
+		quiet.Prefix = "always" // even if one is left
 	}
 	for i := range quiet.Upstreams {
 		quiet.Upstreams[i].Required = false
@@ -184,11 +177,11 @@ func Quiet(cfg *config.Config) *config.Config {
 	return &quiet
 }
 
-// transportOf is how an upstream is reached.
+// transportOf returns the transport of an upstream for trials.
 func transportOf(u config.Upstream) string {
 	at, err := url.Parse(u.URL)
 	switch {
-	case u.URL == "" && u.Command == "": // all that is known of it is its name
+	case u.URL == "" && u.Command == "": // only its name is known
 		return "link"
 	case u.URL == "":
 		return "stdio"
@@ -200,8 +193,8 @@ func transportOf(u config.Upstream) string {
 	return "http"
 }
 
-// Replay answers one client, on in and out, from the recording of an upstream in a file; the
-// name may be "" if there is one upstream alone. It returns when in has ended.
+// Replay answers one client on in and out from the recording of an upstream in a file. The
+// name may be "" if the file has a single upstream. Replay returns nil at the end of in.
 func Replay(file, upstream string, in, out *os.File) error {
 	recording, err := replay.Open(file, upstream)
 	if err != nil {
@@ -215,7 +208,7 @@ func Replay(file, upstream string, in, out *os.File) error {
 }
 
 // named returns the upstream of a configuration that the name of a tool begins with, by its prefix or
-// as policies call it, and the rest of the name; nil for none. A sole upstream has all names.
+// by its name in policies, and the rest of the name; nil for none. A sole upstream has all names.
 func named(cfg *config.Config, tool string) (found *config.Upstream, rest string) {
 	naming := catalog.Naming(strings.TrimPrefix(cfg.Prefix, "auto"))
 	sole := len(cfg.Upstreams) == 1 && len(cfg.Links) == 0
@@ -234,8 +227,8 @@ func named(cfg *config.Config, tool string) (found *config.Upstream, rest string
 	return found, strings.TrimPrefix(tool, longest)
 }
 
-// Narrow returns a configuration with only the upstream that the name of a tool names, if it names one: nothing else has
-// to start then. Names stay what they were.
+// Narrow returns a configuration with only the upstream that the name of a tool begins with, if there is one, so that
+// nothing else starts. Names do not change.
 func Narrow(cfg *config.Config, tool string) *config.Config {
 	narrow := Quiet(cfg)
 	u, _ := named(cfg, tool)
@@ -246,8 +239,8 @@ func Narrow(cfg *config.Config, tool string) *config.Config {
 	return narrow
 }
 
-// Credentials prove who we are to a remote server, or to a host that is dialled. Close ends
-// what they do by themselves, and waits for it; a good token can be used all the same.
+// credentials authenticate this proxy to a remote server or to a dialled host. Close ends their
+// background work and waits for it; a valid token stays usable.
 type credentials interface {
 	remote.Credentials
 	Close()
@@ -258,15 +251,15 @@ type prover struct {
 	log      *slog.Logger
 	store    *oauth.Store
 	ask      func(LoginPrompt)     // as in Options
-	returned func(upstream string) // called when a person has logged in later than a request waited; nil: nobody wants to know
+	returned func(upstream string) // called when a login comes after a request has stopped waiting for it; may be nil
 }
 
 func newProver(cfg *config.Config, o Options) *prover {
 	return &prover{log: o.Log, store: storeOf(cfg), ask: o.AskLogin}
 }
 
-// upstream returns the credentials for a remote server. Where nothing is configured the
-// server may ask for a login all the same.
+// upstream returns the credentials for a remote server, nil for none. A server may ask for a
+// login even if nothing is configured.
 func (p *prover) upstream(u config.Upstream) (credentials, error) {
 	if u.Auth == (config.UpstreamAuth{}) && (p.store.Dir == "" || authorized(u)) {
 		return nil, nil
@@ -278,7 +271,7 @@ func (p *prover) upstream(u config.Upstream) (credentials, error) {
 	return p.credentials(u.Name, command, u.URL, u.Auth, u.TLS, u.StartTimeout)
 }
 
-// link returns those for a link that is dialled, nil if none are configured.
+// link returns the credentials for a dialled link, nil if none are configured.
 func (p *prover) link(l config.Link) (credentials, error) {
 	if l.Auth == (config.UpstreamAuth{}) {
 		return nil, nil
@@ -286,9 +279,9 @@ func (p *prover) link(l config.Link) (credentials, error) {
 	return p.credentials(l.Name, l.Name, l.Dial, l.Auth, l.TLS, 0)
 }
 
-// credentials returns the credentials for what is at url. name is of the upstream or link,
-// command what the command login takes for it, and files say whom to trust there. start
-// bounds a start, within which requests give up to wait for a person.
+// credentials returns the credentials for url. The name is that of the upstream or link, command
+// is its argument to the login command, and files are the TLS files for url. Requests stop waiting
+// for a person before the time start is over.
 func (p *prover) credentials(name, command, url string, auth config.UpstreamAuth, files config.TLS, start time.Duration) (credentials, error) {
 	client, err := issuerClient(files)
 	if err != nil {
@@ -311,24 +304,15 @@ func (p *prover) credentials(name, command, url string, auth config.UpstreamAuth
 	return oauth.NewLogin(c), nil
 }
 
-// authorized reports whether headers of the configuration say who we are.
+// authorized reports whether the configured headers have an Authorization.
 func authorized(u config.Upstream) bool {
-	for name := range u.Headers {
-		if strings.EqualFold(name, "Authorization") {
-			return true
-		}
-	}
-	for name := range u.HeadersFrom {
-		if strings.EqualFold(name, "Authorization") {
-			return true
-		}
-	}
-	return false
+	names := slices.Concat(slices.Collect(maps.Keys(u.Headers)), slices.Collect(maps.Keys(u.HeadersFrom)))
+	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, "Authorization") })
 }
 
-// issuerClient returns what asks authorization servers. They are seldom asked, so that no
-// connection is kept. Whom we trust at the server we trust there too, but they are more often
-// public; they do not see our certificate.
+// issuerClient returns the client for authorization servers. It keeps no connections, because
+// requests are rare. It trusts the authorities of files besides the system's, because most
+// authorization servers are public, and it does not show our certificate.
 func issuerClient(files config.TLS) (*http.Client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DisableKeepAlives = true
@@ -342,30 +326,29 @@ func issuerClient(files config.TLS) (*http.Client, error) {
 		if err != nil {
 			pool = x509.NewCertPool()
 		}
-		pool.AppendCertsFromPEM(text) // which was checked for the server itself
+		pool.AppendCertsFromPEM(text) // clientTLS has checked it
 		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 	}
 	return &http.Client{Transport: t}, nil
 }
 
-// A LoginError is about the name of an upstream or link, or what is configured there.
+// A LoginError says why an upstream or link cannot have a login.
 type LoginError struct{ text string }
 
 func (e *LoginError) Error() string { return e.text }
 
 // LoginOptions say how a person logs in.
 type LoginOptions struct {
-	Device    bool     // with a browser elsewhere, by a code
-	NoBrowser bool     // no browser is opened: the person does that
-	Scopes    []string // to ask for instead of those that are configured; nil for these
-	ClientID  string   // where none is configured
+	Device    bool     // by a code, in a browser on another device
+	NoBrowser bool     // do not open a browser
+	Scopes    []string // instead of the configured ones; nil for those
+	ClientID  string   // used if none is configured
 
-	Show func(LoginPrompt) // called with what to do; not nil for Login
+	Show func(LoginPrompt) // shows the prompt; not nil for Login
 }
 
-// Login has a person log in to an upstream or link of cfg, and returns where its tokens are
-// kept. Running proxies find them there. An upstream that cannot have a login is a
-// [*LoginError].
+// Login lets a person log in to an upstream or link of cfg, and returns the place of its tokens,
+// where running proxies find them. The error is a [*LoginError] if it cannot have a login.
 func Login(ctx context.Context, cfg *config.Config, name string, o LoginOptions) (kept string, err error) {
 	l, err := loginOf(cfg, name, o)
 	if err != nil {
@@ -375,9 +358,9 @@ func Login(ctx context.Context, cfg *config.Config, name string, o LoginOptions)
 	return l.LogIn(ctx, o.Device)
 }
 
-// Logout revokes the tokens of a login where that is offered, and deletes them. It returns
-// where they were kept. unrevoked is why they may be good still. Without a login the error
-// is [ErrNoLogin].
+// Logout revokes the tokens of a login if the server offers that, and deletes them. It returns
+// their place, and as unrevoked why they may still be valid. Without a login the error is
+// [ErrNoLogin].
 func Logout(ctx context.Context, cfg *config.Config, name string, o LoginOptions) (kept string, unrevoked, err error) {
 	l, err := loginOf(cfg, name, o)
 	if err != nil {
@@ -387,10 +370,10 @@ func Logout(ctx context.Context, cfg *config.Config, name string, o LoginOptions
 	return l.LogOut(ctx)
 }
 
-// ErrNoLogin is the error of a logout where nobody has logged in.
+// ErrNoLogin is the error of a logout without a login.
 var ErrNoLogin = oauth.ErrNoLogin
 
-// loginOf returns the login at what has that name.
+// loginOf returns the login of the upstream or link with that name.
 func loginOf(cfg *config.Config, name string, o LoginOptions) (*oauth.Login, error) {
 	url, auth, files, err := loginAt(cfg, name)
 	if err != nil {
@@ -411,7 +394,7 @@ func loginOf(cfg *config.Config, name string, o LoginOptions) (*oauth.Login, err
 	return oauth.NewLogin(c), nil
 }
 
-// loginAt finds what has a name.
+// loginAt returns the settings of the upstream or link with that name.
 func loginAt(cfg *config.Config, name string) (url string, auth config.UpstreamAuth, files config.TLS, err error) {
 	var names []string
 	for _, u := range cfg.Upstreams {
@@ -440,12 +423,12 @@ func loginAt(cfg *config.Config, name string) (url string, auth config.UpstreamA
 	return url, auth, files, err
 }
 
-// storeOf returns where logins are kept.
+// storeOf returns the store of logins.
 func storeOf(cfg *config.Config) *oauth.Store {
 	return &oauth.Store{Dir: oauth.DefaultDir(), Keyring: cfg.TokenStore == "keyring"}
 }
 
-// configOf is what is configured of a login; nil for nothing.
+// configOf converts the configuration of a login; nil is none.
 func configOf(o *config.OAuth) oauth.LoginConfig {
 	if o == nil {
 		return oauth.LoginConfig{Implicit: true}
@@ -453,8 +436,8 @@ func configOf(o *config.OAuth) oauth.LoginConfig {
 	return oauth.LoginConfig{ClientID: o.ClientID, ClientSecretFile: o.ClientSecretFile, Scopes: o.Scopes}
 }
 
-// runsOn reports whether an upstream is what it was, though it may have other names, or be
-// required now.
+// runsOn reports whether the servers of an upstream can continue with a new configuration. A new
+// prefix, or readiness that waits for it, does not matter to them.
 func runsOn(old, now config.Upstream) bool {
 	old.Prefix, old.Required = now.Prefix, now.Required
 	return reflect.DeepEqual(old, now)
