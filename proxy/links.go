@@ -20,31 +20,29 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// links are all links to hosts elsewhere. They keep the router's set of upstreams
-// true to what the hosts announce.
+// links are all links to hosts elsewhere. They tell the router which upstreams the hosts announce.
 type links struct {
 	// Static after construction.
 	router *session.Router
 	log    *slog.Logger
-	others *slog.Logger  // for what peers that have proved nothing can cause
-	hooks  observe.Hooks // of which those of links and of events are called
+	others *slog.Logger  // for what unauthenticated peers can cause
+	hooks  observe.Hooks // it calls those of links and events
 	limits jsonrpc.Limits
 	prover *prover
-	auto   bool // names carry that of their upstream if there are several
+	auto   bool // names have a prefix if there are several upstreams
 
-	ctx context.Context // of the links; set by start; done: none comes up any more
-	in  gate            // links that were accepted, and those that are dialled
+	ctx context.Context // of all links; set by start; guarded by mu
+	in  gate            // accepted and dialled links
 
-	mu     sync.Mutex    // guards the fields below, and those of all links; held while the router is told
+	mu     sync.Mutex    // guards the fields below and those of all links; held during calls of the router
 	all    []*remoteLink // in config order
 	local  []config.Upstream
-	mixed  bool // upstreams and links, or several links: there are several upstreams, whatever hosts announce
-	owners map[string]*remoteLink
-	told   map[string]string // events of upstreams that are not offered, by link, name and reason
+	mixed  bool                   // several upstreams are possible, whatever the hosts announce
+	owners map[string]*remoteLink // by upstream
+	told   map[string]string      // events of upstreams that are not offered, by link, name and reason
 }
 
-// newLinks returns the links that cfg describes. Its error is a
-// [config.Problems].
+// newLinks returns the links that cfg describes. The error is a [config.Problems].
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
 		router: r, log: o.Log, others: o.anonymous.log, hooks: o.Hooks, limits: serverLimitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
@@ -55,8 +53,8 @@ func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) 
 	return ls, err
 }
 
-// plan returns the links of a configuration: those that are there as they are, and
-// new ones, which do nothing yet. Its error is a [config.Problems].
+// plan returns the links of a configuration: existing ones unless they changed, and new ones,
+// which have not started. The error is a [config.Problems].
 func (ls *links) plan(cfg *config.Config) ([]*remoteLink, error) {
 	tokens := newChecker(cfg)
 	if tokens.linkTokens(cfg.Links); len(tokens.problems) > 0 {
@@ -85,7 +83,7 @@ func (ls *links) takeOverLocked(cfg *config.Config, all []*remoteLink) {
 	ls.mixed = len(all) > 0 && len(all)+len(cfg.Upstreams) > 1
 }
 
-// newRemoteLink returns one link. The error is about its TLS files.
+// newRemoteLink returns a link that has not started. The error is about its TLS files.
 func (ls *links) newRemoteLink(c config.Link) (*remoteLink, error) {
 	f := &remoteLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}}
 	f.client = link.Client{
@@ -105,7 +103,7 @@ func (ls *links) newRemoteLink(c config.Link) (*remoteLink, error) {
 	return f, err
 }
 
-// start begins the links, which go on until ctx ends. Whoever ends it waits.
+// start starts the links, which run until ctx ends. The caller then waits for ls.in.
 func (ls *links) start(ctx context.Context) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -115,8 +113,7 @@ func (ls *links) start(ctx context.Context) {
 	}
 }
 
-// startLocked keeps a link up that is dialled from here, and lets the others come. What
-// start has not begun yet it will.
+// startLocked starts a link: it dials the host, or lets the host dial. Before start it does nothing.
 func (ls *links) startLocked(f *remoteLink) {
 	if ls.ctx == nil {
 		return
@@ -127,7 +124,7 @@ func (ls *links) startLocked(f *remoteLink) {
 	}
 }
 
-// failed notes that a link did not come up.
+// failed records a failed attempt to bring a link up.
 func (ls *links) failed(f *remoteLink, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -150,7 +147,7 @@ func (ls *links) accepting() (all []*remoteLink) {
 	return all
 }
 
-// ServeHTTP is /link, where hosts dial in. The token tells whose link it is.
+// ServeHTTP serves /link, which hosts dial. The token selects the link.
 func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	accepting := ls.accepting()
 	var tokens []func() (string, error)
@@ -158,7 +155,7 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		tokens = append(tokens, f.endpoint.Token)
 	}
 	if len(accepting) == 0 {
-		http.NotFound(w, r) // the last of them went this moment
+		http.NotFound(w, r) // a reload has just removed the last one
 		return
 	}
 	if !ls.in.enter() {
@@ -174,18 +171,17 @@ func (ls *links) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := accepting[which]
 	before := ls.losses(f)
 	err = f.client.Serve(f.ctx, carrier)
-	if f.ctx.Err() == nil && ls.losses(f) == before { // it never was one
+	if f.ctx.Err() == nil && ls.losses(f) == before { // it never came up
 		ls.others.Warn("link failed", "link", f.config.Name, "peer", r.RemoteAddr, "err", err)
 	}
 }
 
-// refused logs that a request for a link has been refused.
+// refused logs a refused request for a link.
 func (ls *links) refused(r *http.Request, err error) {
 	ls.others.Warn("link refused", "peer", r.RemoteAddr, "err", err)
 }
 
-// owner returns the link to the host of an upstream, nil for one that runs here
-// or that nobody knows.
+// owner returns the link to the host of an upstream, nil if it runs here or is unknown.
 func (ls *links) owner(upstream string) *remoteLink {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -211,7 +207,7 @@ func (ls *links) snapshot() []observe.Link {
 	return all
 }
 
-// offered are all upstreams, those that run here first. The state of these is "".
+// offered returns all upstreams, those that run here first, whose state is "".
 func (ls *links) offered() (all []observe.Offered) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -243,7 +239,7 @@ func (ls *links) observedLocked(f *remoteLink) observe.Link {
 	return l
 }
 
-// required are a check for each link that readiness waits for.
+// required returns a check for each link that readiness waits for.
 func (ls *links) required() (all []ops.Check) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -255,7 +251,7 @@ func (ls *links) required() (all []ops.Check) {
 	return all
 }
 
-// lost notes that a link that was up has ended. Redial logs the end of its own.
+// lost records and reports the end of a link that was up. Redial logs the ends of dialled links.
 func (ls *links) lost(f *remoteLink, event string, err error) {
 	if f.config.Accept && f.ctx.Err() == nil {
 		f.log.Warn("link lost", "event", event, "err", err)
@@ -284,15 +280,15 @@ func (ls *links) losses(f *remoteLink) int {
 	return f.lost
 }
 
-// adopt takes over what runs here, and the links that plan has returned: what is gone
-// is hung up, and what is new begins. The others notice nothing.
+// adopt applies the upstreams of cfg and the links that plan has returned: it ends removed links
+// and starts new ones. The others continue.
 func (ls *links) adopt(cfg *config.Config, all []*remoteLink) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	before := ls.all
 	ls.takeOverLocked(cfg, all)
-	clear(ls.told)                   // what somebody meant to mend is told again if it goes on
-	ls.router.Update(ls.setLocked()) // first: calls end because of this, and not of a link
+	clear(ls.told)                   // the log repeats what the reload did not fix
+	ls.router.Update(ls.setLocked()) // first, so that calls end because of the reload and not of a lost link
 	for _, f := range before {
 		if !slices.Contains(all, f) {
 			f.hangUp()
@@ -305,7 +301,7 @@ func (ls *links) adopt(cfg *config.Config, all []*remoteLink) {
 	}
 }
 
-// announced takes over what a host announces, which may be the same as before.
+// announced applies what a host announces, which may be unchanged.
 func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -316,7 +312,7 @@ func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
 		all = append(all, announced{route, err})
 	}
 	up := f.down || !f.known
-	back := f.down || f.known // a change at the host may be one that does not show here
+	back := f.down || f.known // the host may have changed without a visible difference
 	f.announced, f.known, f.down = all, true, false
 	ls.router.Update(ls.setLocked())
 	if up {
@@ -330,9 +326,9 @@ func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
 	}
 }
 
-// setLocked returns all upstreams, those that run here first, then those of each
-// link in config order, and the links whose upstreams are not known yet. Of two with one
-// name the first counts, and the host of the other is told.
+// setLocked returns all upstreams, those that run here first, then those of each link in config
+// order, and the links whose upstreams are not known yet. Of two upstreams with one name the
+// first is used, and the host of the second gets a rejection.
 func (ls *links) setLocked() (set []session.Upstream, unknown []session.Unknown) {
 	has := newClaims()
 	for _, u := range ls.local {
@@ -345,14 +341,14 @@ func (ls *links) setLocked() (set []session.Upstream, unknown []session.Unknown)
 		if !f.known {
 			unknown = append(unknown, session.Unknown{Link: f.config.Name, End: *f.endLocked(), Failed: f.failed != nil})
 		}
-		var refused []rejection
+		var refused []announced
 		for _, u := range f.announced {
 			err := u.err
 			if err == nil {
 				err = has.mayClaim(f.config, ls.all[:i], u.Upstream)
 			}
 			if err != nil {
-				refused = append(refused, rejection{u.Name, err})
+				refused = append(refused, announced{u.Upstream, err})
 				continue
 			}
 			has.hold(u.Upstream, f.config.Key)
@@ -364,8 +360,8 @@ func (ls *links) setLocked() (set []session.Upstream, unknown []session.Unknown)
 	return set, unknown
 }
 
-// namedLocked decides what "auto" means where the proxy cannot: a link counts before
-// it is known what its host offers, so that no name changes when it comes.
+// namedLocked sets the prefix that "auto" means beside links. A link counts before its host has
+// announced anything, so that no name changes when it comes up.
 func (ls *links) namedLocked(u session.Upstream) session.Upstream {
 	if ls.auto && ls.mixed && u.Prefix == nil {
 		u.Prefix = &u.Name
@@ -384,19 +380,19 @@ func (ls *links) ownedLocked(f *remoteLink) []string {
 	return names
 }
 
-// rejectLocked takes over what is not offered of what a host has announced. Of each there
-// is one event, in the log here and there.
-func (ls *links) rejectLocked(f *remoteLink, refused []rejection) {
+// rejectLocked records the announced upstreams that are not offered, and tells their host. Each
+// has one event, which both logs have.
+func (ls *links) rejectLocked(f *remoteLink, refused []announced) {
 	var here []observe.Rejection
 	there := []link.Rejection{}
 	for _, r := range refused {
 		id := ls.notOfferedLocked(f, r)
-		here = append(here, observe.Rejection{Upstream: r.upstream, Why: r.err.Error(), Event: id})
+		here = append(here, observe.Rejection{Upstream: r.Name, Why: r.err.Error(), Event: id})
 		tells := r.err.Error()
 		if why, ok := errors.AsType[*refusal](r.err); ok {
 			tells = why.there
 		}
-		there = append(there, link.Rejection{Upstream: r.upstream, Why: tells, Event: id})
+		there = append(there, link.Rejection{Upstream: r.Name, Why: tells, Event: id})
 	}
 	if len(here)+len(f.rejected) > 0 {
 		f.client.Reject(there)
@@ -404,16 +400,9 @@ func (ls *links) rejectLocked(f *remoteLink, refused []rejection) {
 	f.rejected = here
 }
 
-// A rejection is an announced upstream that is not offered, and why: a [*refusal], or what is
-// wrong with its settings.
-type rejection struct {
-	upstream string
-	err      error
-}
-
-// notOfferedLocked returns the event of a rejection, which the log has once.
-func (ls *links) notOfferedLocked(f *remoteLink, r rejection) string {
-	key := fmt.Sprint(f.config.Key, " ", r.upstream, " ", r.err)
+// notOfferedLocked returns the event of a rejection, and logs it the first time.
+func (ls *links) notOfferedLocked(f *remoteLink, r announced) string {
+	key := fmt.Sprint(f.config.Key, " ", r.Name, " ", r.err)
 	if id := ls.told[key]; id != "" {
 		return id
 	}
@@ -422,9 +411,9 @@ func (ls *links) notOfferedLocked(f *remoteLink, r rejection) string {
 		return id
 	}
 	ls.told[key] = id
-	f.log.Error("announced upstream not offered", "upstream", r.upstream, "event", id, "err", r.err)
+	f.log.Error("announced upstream not offered", "upstream", r.Name, "event", id, "err", r.err)
 	if tell := ls.hooks.Happened; tell != nil {
-		e := notOffered(r.upstream, id, r.err.Error())
+		e := notOffered(r.Name, id, r.err.Error())
 		e.Link = f.config.Name
 		tell(e)
 	}

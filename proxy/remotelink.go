@@ -28,46 +28,47 @@ type remoteLink struct {
 	config   config.Link
 	log      *slog.Logger
 	client   link.Client
-	endpoint link.Endpoint // to dial; zero if the host dials us
-	proof    credentials   // of endpoint, closed when the link is not wanted any more; nil: none
+	endpoint link.Endpoint // to dial; zero if the host dials
+	proof    credentials   // of endpoint, closed by keepUp; nil for none
 
-	// Set when the link is started: it is not wanted any more when ctx is done.
+	// Set by links.startLocked. The link ends when ctx is done.
 	ctx    context.Context
 	hangUp context.CancelFunc
 
 	// Guarded by links.mu.
 	announced []announced          // last; kept while the link is lost
-	rejected  []observe.Rejection  // those of them that are not offered
-	known     bool                 // something was announced
-	down      bool                 // lost since
-	since     time.Time            // up, if it is
-	failed    *jsonrpc.ClosedError // did not come up because of it, when that was tried last; nil: not tried yet
+	rejected  []observe.Rejection  // announced and not offered
+	known     bool                 // the host has announced something
+	down      bool                 // lost since then
+	since     time.Time            // when it came up
+	failed    *jsonrpc.ClosedError // why the last attempt to bring it up failed; nil before the first
 	lost      int                  // how often it was lost
 }
 
-// An announced is an upstream of a host elsewhere, or why it cannot be used.
+// An announced is an upstream of a host elsewhere. Its err says why it cannot be offered: its
+// settings are wrong, or a [*refusal].
 type announced struct {
 	session.Upstream
 	err error
 }
 
-// dial is how the link comes up that is dialled from here.
-func (f *remoteLink) dial() dialFunc {
+// dial returns the function that dials the host.
+func (f *remoteLink) dial() func(context.Context) (net.Conn, error) {
 	if f.proof != nil {
 		return withTokenHint(f.endpoint.Dial, "the host, or a proxy in front of it, rejected our credentials of "+f.config.Key+".auth")
 	}
 	return withTokenHint(f.endpoint.Dial, "the host rejected our token: that in "+f.config.Key+".tokenFile must be the one in --token-file of the host")
 }
 
-// keepUp dials the host, again and again, until the link is not wanted any more.
+// keepUp dials the host again and again until the link is removed.
 func (f *remoteLink) keepUp() {
-	_ = f.client.Redial(f.ctx, f.dial()) // it ends with its ctx
+	_ = f.client.Redial(f.ctx, f.dial()) // ends only with its ctx
 	if f.proof != nil {
 		f.proof.Close()
 	}
 }
 
-// endLocked is what became of the link, if it is not up.
+// endLocked returns why the link is not up.
 func (f *remoteLink) endLocked() *jsonrpc.ClosedError {
 	switch {
 	case f.known:
@@ -78,9 +79,9 @@ func (f *remoteLink) endLocked() *jsonrpc.ClosedError {
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: "has not connected yet (" + jsonrpc.CauseLinkLost.String() + ")"}
 }
 
-// dialFailure is why a link did not come up, without what only the log may have.
+// dialFailure returns why a link did not come up, without the details that only the log may have.
 func dialFailure(err error) *jsonrpc.ClosedError {
-	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok { // of what proves who we are
+	if end, ok := errors.AsType[*jsonrpc.ClosedError](err); ok { // from our credentials
 		return &jsonrpc.ClosedError{Cause: end.Cause, Says: end.Says, Lasting: end.Lasting}
 	}
 	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
@@ -95,16 +96,13 @@ func dialFailure(err error) *jsonrpc.ClosedError {
 	return &jsonrpc.ClosedError{Cause: cause, Says: "is unreachable: " + cause.String()}
 }
 
-// heartbeatOf is the heartbeat of links that ask so often.
+// heartbeatOf returns the heartbeat of a link with that interval.
 func heartbeatOf(every time.Duration) link.Heartbeat {
 	return link.Heartbeat{Every: every, Dead: 3 * every}
 }
 
-// A dialFunc makes a carrier for a link.
-type dialFunc func(context.Context) (net.Conn, error)
-
-// withTokenHint is dial, whose errors say what to do when the other side refuses the token.
-func withTokenHint(dial dialFunc, hint string) dialFunc {
+// withTokenHint returns dial with a hint in its error if the other side rejects the token.
+func withTokenHint(dial func(context.Context) (net.Conn, error), hint string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		c, err := dial(ctx)
 		if status, ok := errors.AsType[*wsconn.StatusError](err); ok && status.Code == http.StatusUnauthorized {
@@ -121,23 +119,23 @@ func linkEvent(id, what string, err error, began time.Time) observe.Event {
 	return e
 }
 
-// Claims are which upstream has which names: its own, by which policies call it, and its
-// prefix, by which clients do. Both are of one kind, or a host could take calls that are
-// meant for another by a prefix. Whoever claims first has a name: upstreams of this process,
-// then those of links, in the order of the configuration. Time has no part in that.
+// claims say which upstream owns which names: its own name, which policies use, and its prefix,
+// which clients use. Both share one name space, or a host could take another upstream's calls with
+// a prefix. The first upstream to claim a name gets it: upstreams of this process, then those of
+// links, in config order. The time of an announcement does not matter.
 type claims struct {
 	held   map[string]claim // by the name with its separator
-	within map[string]claim // by all that a held one begins with
+	within map[string]claim // by every prefix of a held name
 }
 
-// A claim is a name, and where its upstream is configured: upstreams.files, or links.tools.
+// A claim is a name, and the configuration key of its upstream or link: upstreams.files, links.tools.
 type claim struct{ name, key string }
 
 func newClaims() *claims {
 	return &claims{held: make(map[string]claim), within: make(map[string]claim)}
 }
 
-// names are what an upstream claims.
+// names returns the names that an upstream claims.
 func names(u session.Upstream) []string {
 	if u.Prefix == nil || *u.Prefix == "" || *u.Prefix == u.Name {
 		return []string{u.Name}
@@ -145,8 +143,8 @@ func names(u session.Upstream) []string {
 	return []string{u.Name, *u.Prefix}
 }
 
-// separated is a name as it begins exposed names. Two of these collide if one begins with the
-// other: a___x is a tool of a, or of a_.
+// separated returns a name as exposed names begin with it. Two such names collide if one begins
+// with the other: a___x is a tool of a or of a_.
 func separated(name string) string { return name + "__" }
 
 // rival returns the claim that collides with a name.
@@ -163,7 +161,7 @@ func (c *claims) rival(name string) (claim, bool) {
 	return claim{}, false
 }
 
-// hold gives an upstream its names, but for those that are held.
+// hold gives an upstream its names, except those that are already held.
 func (c *claims) hold(u session.Upstream, key string) {
 	for _, name := range names(u) {
 		begin, by := separated(name), claim{name, key}
@@ -178,15 +176,15 @@ func (c *claims) hold(u session.Upstream, key string) {
 
 // A refusal is why an announced upstream is not offered.
 type refusal struct {
-	here  string // in the words of this configuration
-	there string // for the host, without anything of others
+	here  string // in terms of this configuration
+	there string // for the host, without details of other upstreams
 }
 
 // Error implements error.
 func (r *refusal) Error() string { return r.here }
 
-// mayClaim returns why the host of a link may not have the names of an upstream: its link does not
-// allow them, an earlier link keeps them for its own host, or somebody has them. The error is a
+// mayClaim returns nil if the host of a link may have the names of an upstream. Else the link does
+// not allow them, an earlier link keeps them for its own host, or they are taken; the error is a
 // [*refusal].
 func (c *claims) mayClaim(l config.Link, earlier []*remoteLink, u session.Upstream) error {
 	if u.Prefix != nil && *u.Prefix == "" && !allows(l, "") {
@@ -215,35 +213,35 @@ func (c *claims) mayClaim(l config.Link, earlier []*remoteLink, u session.Upstre
 // allows reports whether the host of a link may have a name.
 func allows(l config.Link, name string) bool { return catalog.Allows(l.Upstreams, nil, name) }
 
-// keeps reports whether a link keeps a name for its host, whether that is there or not. One
-// that may have any name keeps none: there would be none left.
+// keeps reports whether a link keeps a name for its host, even while the host is away. A link that
+// allows every name keeps none, or other links could have none.
 func keeps(l config.Link, name string) bool {
 	some := slices.DeleteFunc(slices.Clone(l.Upstreams), func(g string) bool { return strings.Trim(g, "*") == "" })
 	return len(some) > 0 && catalog.Allows(some, nil, name)
 }
 
-// notOffered is the event of a rejection.
+// notOffered returns the event of a rejection.
 func notOffered(upstream, id, why string) observe.Event {
 	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseNotOffered, Event: id, Says: "is not offered: " + why}
 	return observe.EventOf(observe.NotOffered, upstream, end)
 }
 
-// maxTold bounds how many upstreams that are not offered are told of until the next reload.
+// maxTold bounds the reports of upstreams that are not offered, until the next reload.
 const maxTold = 1000
 
-// Rejections are what proxies do not offer of a host's upstreams, as their links say.
+// rejections are the upstreams of a host that its proxies do not offer, as they report on their links.
 type rejections struct {
 	// Static.
 	known func(upstream string) bool // whether the host has announced it
 	log   *slog.Logger
-	hooks observe.Hooks // of which Happened is called
+	hooks observe.Hooks // it calls Happened
 
 	mu     sync.Mutex // guards the fields below
 	byLink map[string][]link.Rejection
-	told   map[string]bool // events that the log has
+	told   map[string]bool // logged events
 }
 
-// update takes over what the proxy at the other end of a link says; nil: the link has ended.
+// update replaces the rejections of the proxy at the other end of a link; nil when the link has ended.
 func (r *rejections) update(of string, all []link.Rejection) {
 	all = slices.DeleteFunc(all, func(one link.Rejection) bool { return !r.known(one.Upstream) })
 	r.mu.Lock()
@@ -270,7 +268,7 @@ func (r *rejections) tellLocked(one link.Rejection) {
 	}
 }
 
-// snapshot returns them by name.
+// snapshot returns all rejections, sorted by upstream.
 func (r *rejections) snapshot() (all []observe.Rejection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,14 +283,13 @@ func (r *rejections) snapshot() (all []observe.Rejection) {
 	return all
 }
 
-// linkedProxies are the proxies elsewhere that have links to a host, and those that
-// had one not long ago. What the host keeps for a proxy outlives its last link for a
-// while: the proxy may dial again.
+// linkedProxies are the proxies elsewhere that have links to a host, or had one a moment ago. The
+// host keeps the state of a proxy for a while after its last link, because the proxy may dial again.
 type linkedProxies struct {
 	keptFor time.Duration
-	forget  func(proxy string, last bool) // ends what is kept for a proxy; last: there is no other
+	forget  func(proxy string, last bool) // ends the state of a proxy; last if no other is known
 
-	mu   sync.Mutex // guards the fields below, and keptFor once there are links
+	mu   sync.Mutex // guards the field below, and keptFor once there are links
 	byID map[string]*linkedProxy
 }
 
@@ -319,7 +316,7 @@ func (ps *linkedProxies) unlinked(proxy string) {
 	p := ps.byID[proxy]
 	if p.links--; p.links == 0 {
 		p.gone = time.Now()
-		time.AfterFunc(ps.keptFor, func() { ps.expire(proxy) }) // after the host's stop there is nothing left
+		time.AfterFunc(ps.keptFor, func() { ps.expire(proxy) }) // harmless after the host's stop
 	}
 }
 
