@@ -19,9 +19,9 @@ type Inspection struct {
 	OK        bool            `json:"ok"`        // there are no problems
 	File      string          `json:"file"`      // "" if none was found
 	Problems  config.Problems `json:"problems"`  // mistakes: nothing can be served
-	Warnings  []string        `json:"warnings"`  // what is not honoured, and does not matter much
+	Warnings  []string        `json:"warnings"`  // ignored settings of little importance
 	Upstreams []string        `json:"upstreams"` // names, in config order; with problems there may be none
-	Links     []string        `json:"links"`     // likewise
+	Links     []string        `json:"links"`     // names, in config order
 }
 
 // Inspect loads a configuration, and runs [Check] even where something else is wrong, so that all mistakes are
@@ -72,8 +72,8 @@ func Check(cfg *config.Config) config.Problems {
 	return c.problems
 }
 
-// warnOfUpstreams logs what keeps upstreams from starting. Other upstreams can be served all the same, and what is
-// missing may appear.
+// warnOfUpstreams logs what keeps upstreams from starting. It is no error: other upstreams work, and a missing command
+// may appear later.
 func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
 	c := newChecker(cfg)
 	for _, u := range cfg.Upstreams {
@@ -217,7 +217,7 @@ func (c *checker) tls(key, ca string, files config.TLS) {
 	}
 }
 
-// checkClients reports what clients prove themselves with and what cannot be read.
+// checkClients checks the files that authenticate clients. The error is [config.Problems].
 func checkClients(cfg *config.Config) error {
 	c := newChecker(cfg)
 	c.clientTokens(cfg)

@@ -12,8 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// A Host is the far half: it offers the upstreams of a configuration to proxies
-// elsewhere. NewHost makes one.
+// A Host offers the upstreams of a configuration to proxies elsewhere. NewHost makes one.
 type Host struct {
 	// Static after construction.
 	half     *hosting
@@ -27,12 +26,11 @@ type Host struct {
 
 	listener  net.Listener // set by Listen; nil for a Host that dials
 	in        gate         // Serve
-	accepting atomic.Bool  // Serve does, at the listener
+	accepting atomic.Bool  // Serve accepts at the listener
 }
 
-// NewHost returns the host that cfg describes, which meets its proxies as at says.
-// Nothing runs before Serve, and nothing after Shutdown or Close. The error is
-// [config.Problems].
+// NewHost returns the host that cfg describes, with links to proxies as at says. Nothing runs
+// before Serve, and nothing after Shutdown or Close. The error is [config.Problems].
 func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	o.setDefaults()
 	o.observe(cfg)
@@ -45,7 +43,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	if h.half, err = newHosting(cfg, o, false); err != nil {
 		return nil, err
 	}
-	if at.Listen != "" { // anybody may knock
+	if at.Listen != "" { // unauthenticated peers can connect
 		h.half.server.Log = o.anonymous.log
 	}
 	h.half.server.Heartbeat = heartbeatOf(at.Heartbeat)
@@ -55,7 +53,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	return h, nil
 }
 
-// endpointOf reads the files that the flags name.
+// endpointOf returns the end of the link, and reads its files.
 func endpointOf(at config.HostLink) (link.Endpoint, error) {
 	e := link.Endpoint{URL: at.Listen + at.Dial, Token: secretfile.Token(at.TokenFile)}
 	if _, err := secretfile.ReadToken(at.TokenFile); err != nil {
@@ -72,8 +70,8 @@ func endpointOf(at config.HostLink) (link.Endpoint, error) {
 	return e, nil
 }
 
-// Listen listens for proxies, and for operators where the configuration says so. It returns
-// the URL to dial, "" for a Host that dials itself. Serve has to follow.
+// Listen listens for proxies, and at the configured addresses for operators. It returns the URL
+// to dial, "" for a Host that dials. The program then calls Serve.
 func (h *Host) Listen() (string, error) {
 	if h.at.Listen == "" {
 		return "", h.operators.open()
@@ -89,7 +87,7 @@ func (h *Host) Listen() (string, error) {
 	return dialURL(h.endpoint, h.listener), nil
 }
 
-// dialURL is where a proxy dials l: the port may have been chosen by the system.
+// dialURL returns the URL for proxies that dial l, whose port the system may have chosen.
 func dialURL(at link.Endpoint, l net.Listener) string {
 	u, err := url.Parse(at.URL)
 	if err != nil || l.Addr().Network() == "unix" {
@@ -98,7 +96,7 @@ func dialURL(at link.Endpoint, l net.Listener) string {
 	return (&url.URL{Scheme: u.Scheme, Host: l.Addr().String(), Path: u.Path}).String()
 }
 
-// Serve serves proxies until Shutdown, or until its listener fails.
+// Serve serves proxies until Shutdown or until its listener fails.
 func (h *Host) Serve() error {
 	if !h.in.enter() {
 		return nil
@@ -114,7 +112,7 @@ func (h *Host) Serve() error {
 	return h.half.server.Redial(h.linked, withTokenHint(h.endpoint.Dial, tokenHint(h.at.TokenFile)))
 }
 
-// tokenHint tells a host what its proxy wants of it.
+// tokenHint says what to do when the proxy rejects the token of a host.
 func tokenHint(tokenFile string) string {
 	if tokenFile == "" {
 		return "the proxy asks for a token: give --token-file with the token in links.NAME.tokenFile of the proxy"
@@ -122,15 +120,15 @@ func tokenHint(tokenFile string) string {
 	return "the proxy rejected our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy"
 }
 
-// Reload takes over the upstreams of cfg. With an error, which is [config.Problems],
-// nothing has changed.
+// Reload applies the upstreams of cfg. After an error, which is [config.Problems], nothing has
+// changed.
 func (h *Host) Reload(cfg *config.Config) error {
 	warnOfUpstreams(cfg, h.half.log)
 	_, err := h.half.adopt(cfg)
 	return err
 }
 
-// ready says what has to be well before proxies should come.
+// ready returns the checks of readiness.
 func (h *Host) ready() []ops.Check {
 	all := []ops.Check{h.operators.drain()}
 	if h.at.Listen != "" {
@@ -142,9 +140,9 @@ func (h *Host) ready() []ops.Check {
 // Unready makes readiness fail from now on, and changes nothing else.
 func (h *Host) Unready() { h.operators.draining.Store(true) }
 
-// Shutdown ends it all, as [Proxy.Shutdown] does: what is in flight finishes, the links
-// hang up, and the rest of the time belongs to the upstreams. Proxies that stop at the
-// same time have their last answers then.
+// Shutdown ends the host within the same budget as [Proxy.Shutdown]: requests in flight finish,
+// the links end, and the upstreams have the rest of the time to stop. Proxies that stop at the
+// same time still get their last answers.
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.Unready()
 	h.half.required.stop()
@@ -161,5 +159,5 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	return b.over()
 }
 
-// Close is Shutdown without any time.
+// Close is Shutdown without any time. It returns nil.
 func (h *Host) Close() error { return closeNow(h.Shutdown) }

@@ -13,17 +13,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// required are the upstreams here that readiness waits for. Each is started once, as for a client. A shared server
-// is watched, and started again when it is gone; other servers start with their clients.
+// required are the local upstreams that readiness waits for. It starts each once, as for a client. It watches a shared
+// server and starts it again after its end; other servers start with their clients.
 type required struct {
 	// Static after construction.
 	host   *upstream.Host
-	forced context.Context // done: trials end at once
+	forced context.Context // when it is done, trials end at once
 
 	mu    sync.Mutex // guards the fields below
 	ctx   context.Context
-	end   context.CancelFunc // of ctx; nil before start
-	wg    sync.WaitGroup     // the keep of each
+	end   context.CancelFunc // of ctx; nil before start and stop
+	wg    sync.WaitGroup     // a goroutine in keep for each
 	order []*requiredUpstream
 }
 
@@ -31,7 +31,7 @@ type requiredUpstream struct {
 	config config.Upstream
 	ctx    context.Context    // set when it is started
 	cancel context.CancelFunc // of ctx
-	why    string             // it is not there; guarded by required.mu
+	why    string             // it is not ready; "" if it is; guarded by required.mu
 }
 
 // Pauses between trials that fail, and between looks at a shared server.
@@ -41,7 +41,7 @@ const (
 	lookPause  = time.Second
 )
 
-// adopt takes over the upstreams of a configuration. Unchanged ones go on.
+// adopt applies the upstreams of a configuration. Unchanged ones continue.
 func (r *required) adopt(all []config.Upstream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +149,7 @@ func (r *required) watch(u *requiredUpstream) {
 	}
 }
 
-// missing says why no server of a shared upstream runs; "" if one does.
+// missing returns why no server of a shared upstream runs, "" if one does.
 func (r *required) missing(name string) string {
 	why := "does not run"
 	for _, s := range r.host.Status() {
@@ -164,8 +164,8 @@ func (r *required) missing(name string) string {
 	return why
 }
 
-// try starts an upstream as for a client that leaves at once, and returns why that failed in few words; "" if it
-// answered initialize.
+// try starts an upstream as for a client that leaves at once. It returns in a few words why that failed, "" if the
+// upstream answered initialize.
 func (r *required) try(u *requiredUpstream) string {
 	ctx, cancel := context.WithTimeout(u.ctx, u.config.StartTimeout)
 	defer cancel()
@@ -177,13 +177,13 @@ func (r *required) try(u *requiredUpstream) string {
 		return jsonrpc.CauseStartTimeout.String()
 	}
 	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
-	if r.host.ClientsOperate { // its words may have a line of stderr, and everybody may read probes
+	if r.host.ClientsOperate { // end.Words may have a line of stderr, and probes are open to everybody
 		return end.Cause.String()
 	}
 	return end.Words()
 }
 
-// greet attaches a stream, initializes, and returns when all of that has ended.
+// greet attaches a stream, initializes, and returns when the stream has ended.
 func (r *required) greet(ctx context.Context, name string) error {
 	near, far := jsonrpc.Pipe()
 	ended := make(chan error, 1)
@@ -197,10 +197,10 @@ func (r *required) greet(ctx context.Context, name string) error {
 		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
 	}
 	if err != nil {
-		return end // which knows why
+		return end // has the cause
 	}
 	return nil
 }
 
-// requiredKey is the key of the trials. No client has it.
+// requiredKey is the session key of the trials, different from those of clients.
 var requiredKey = mcp.ConnectionKey("required", "")

@@ -12,28 +12,25 @@ import (
 var ErrForced = errors.New("shutdown was forced")
 
 const (
-	// forceTime is what it takes to end upstreams by force.
-	forceTime = time.Second
+	forceTime = time.Second // to end upstreams by force
 
-	// A server that was busy until the end of the drain has its whole stopGrace before
-	// SIGTERM; tellTime is what it takes to tell clients that do not read, and stopMargin
-	// is kept for the end of servers that ignore SIGTERM.
+	// A server that was busy until the end of the drain keeps its whole stopGrace before SIGTERM.
+	// Sessions need tellTime to close clients that do not read; stopMargin is for servers that
+	// ignore SIGTERM.
 	tellTime   = time.Second
 	stopMargin = 500 * time.Millisecond
 
-	// hangUpTime is more than sessions need to hang up when they are forced to end.
-	hangUpTime = 300 * time.Millisecond
+	hangUpTime = 300 * time.Millisecond // more than sessions need to end by force
 )
 
-// A budget is the time of one shutdown. It is that until the deadline of a ctx, if
-// there is one: first requests drain, and what is left then belongs to the servers.
-// What has not ended when the time is nearly used up ends by force, and so it does
-// soon after the ctx is cancelled.
+// A budget is the time of one shutdown, until the deadline of a ctx if it has one. First requests
+// drain, and the servers have the rest to stop. Everything that remains shortly before the
+// deadline, or soon after a cancellation of the ctx, ends by force.
 type budget struct {
-	drain    context.Context // done when nothing may drain any more
+	drain    context.Context // done at the end of the drain
 	endDrain context.CancelFunc
 	force    *time.Timer
-	stop     func() bool // of what watches the ctx
+	stop     func() bool // stops watching ctx
 	ctx      context.Context
 }
 
@@ -57,8 +54,7 @@ func newBudget(ctx context.Context, stop, hangUp time.Duration, force func()) *b
 
 func (b *budget) cancelled() bool { return errors.Is(b.ctx.Err(), context.Canceled) }
 
-// over ends the budget when all is over. It returns ErrForced if the ctx was cancelled
-// before.
+// over ends the budget. It returns ErrForced if the ctx was cancelled before.
 func (b *budget) over() error {
 	inTime := b.stop()
 	b.force.Stop()
@@ -69,22 +65,22 @@ func (b *budget) over() error {
 	return nil
 }
 
-// closeNow is what Close does: a shutdown without any time.
+// closeNow shuts down without any time.
 func closeNow(shutdown func(context.Context) error) error {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = shutdown(now) // forced, as it was told to be
+	_ = shutdown(now) // ErrForced
 	return nil
 }
 
-// A gate counts those in who must be waited for, until it is shut.
+// A gate is a WaitGroup that admits no more once somebody waits for it.
 type gate struct {
-	mu   sync.Mutex // guards shut, and the entering of wg
+	mu   sync.Mutex // guards shut, and wg.Add
 	shut bool
 	wg   sync.WaitGroup
 }
 
-// enter counts somebody in, unless the gate is shut.
+// enter reports whether the gate is open. If so the caller calls leave.
 func (g *gate) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,7 +92,7 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.wg.Done() }
 
-// run runs f in a goroutine that is counted in, unless the gate is shut.
+// run runs f in a goroutine that wait waits for. It reports false if the gate is shut.
 func (g *gate) run(f func()) bool {
 	if !g.enter() {
 		return false
@@ -108,7 +104,7 @@ func (g *gate) run(f func()) bool {
 	return true
 }
 
-// wait shuts the gate and waits for all who are in.
+// wait shuts the gate and waits until everybody has left.
 func (g *gate) wait() {
 	g.mu.Lock()
 	g.shut = true

@@ -25,17 +25,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// A web is the listeners of a configuration, and the server at them.
+// A web is the listeners of a configuration, and their server.
 type web struct {
 	addresses []string
-	mode      fs.FileMode    // of Unix sockets; zero: what the umask leaves
-	opened    []net.Listener // by others; none: listen opens them
+	mode      fs.FileMode    // of Unix sockets; zero leaves it to the umask
+	opened    []net.Listener // as in Options.Listeners
 	listeners []net.Listener // set by listen
 	server    *http.Server
-	tls       *webTLS // nil: plain
+	tls       *webTLS // nil for none
 	log       *slog.Logger
 	loops     gate         // of the server, one for each listener
-	up        atomic.Int32 // loops that run
+	up        atomic.Int32 // running loops
 	open      atomic.Int32 // connections that speak HTTP
 }
 
@@ -53,7 +53,7 @@ func newWeb(cfg *config.Config, h http.Handler, o Options) (*web, error) {
 	return w, err
 }
 
-// count counts connections until they are closed or a WebSocket's.
+// count counts connections until they are closed or become WebSockets.
 func (w *web) count(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -63,7 +63,7 @@ func (w *web) count(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// listen listens at all addresses, or at none.
+// listen listens at all addresses or at none.
 func (w *web) listen() error {
 	w.listeners = w.opened
 	if len(w.opened) > 0 {
@@ -73,14 +73,14 @@ func (w *web) listen() error {
 		l, err := listen(address, w.mode)
 		if err != nil {
 			w.closeListeners()
-			return err // says where
+			return err // has the address
 		}
 		w.listeners = append(w.listeners, l)
 	}
 	return nil
 }
 
-// listen listens at HOST:PORT or unix:///path, where the socket gets the mode.
+// listen listens at HOST:PORT, or at unix:///path with a socket of that mode.
 func listen(address string, mode fs.FileMode) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		return link.ListenUnix(path, mode)
@@ -88,7 +88,7 @@ func listen(address string, mode fs.FileMode) (net.Listener, error) {
 	return net.Listen("tcp", address)
 }
 
-// serve returns the first error of a listener, or nil when close has ended all.
+// serve serves until close and then returns nil, or returns the first error of a listener.
 func (w *web) serve() error {
 	ends := make(chan error, len(w.listeners))
 	for _, l := range w.listeners {
@@ -111,11 +111,10 @@ func (w *web) serveAt(l net.Listener) error {
 	return w.server.Serve(l)
 }
 
-// allUp reports whether clients are served at all listeners there are.
+// allUp reports whether the server serves all listeners.
 func (w *web) allUp() bool { return int(w.up.Load()) == len(w.listeners) }
 
-// secured returns l with TLS, if that is configured and l is no Unix socket: nobody
-// listens in on that.
+// secured returns l with TLS if that is configured, unless l is a Unix socket, which needs none.
 func (w *web) secured(l net.Listener) net.Listener {
 	if w.tls == nil || l.Addr().Network() == "unix" {
 		return l
@@ -123,11 +122,11 @@ func (w *web) secured(l net.Listener) net.Listener {
 	return w.tls.listener(l)
 }
 
-// lingerTime is how long clients are answered that it is all over, if they have connections.
+// lingerTime bounds linger.
 const lingerTime = 200 * time.Millisecond
 
-// linger goes on answering for a moment, unless ctx is done or nobody is connected: who
-// sends something just now should hear that it is over, and not find a connection broken.
+// linger keeps answering for a moment while clients are connected and ctx is not done, so that a
+// client that sends something now gets an error instead of a broken connection.
 func (w *web) linger(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lingerTime)
 	defer cancel()
@@ -136,14 +135,14 @@ func (w *web) linger(ctx context.Context) {
 	}
 }
 
-// close lets handlers write their last bytes, and ends those that cannot.
+// close lets handlers finish for a moment, then closes all connections and listeners.
 func (w *web) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 	defer cancel()
 	if w.server.Shutdown(ctx) != nil {
 		w.server.Close()
 	}
-	w.closeListeners() // at which nobody served
+	w.closeListeners() // Shutdown closes only those that were served
 	w.loops.wait()
 }
 
@@ -153,8 +152,8 @@ func (w *web) closeListeners() {
 	}
 }
 
-// A fullListener lets the log know that clients wait because this process, or the
-// system, has no descriptors left. net/http tries again, and keeps it for itself.
+// A fullListener logs that clients wait because the process or the system has no descriptors
+// left. net/http retries silently.
 type fullListener struct {
 	net.Listener
 	log  *slog.Logger
@@ -172,29 +171,31 @@ func (l *fullListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// clientTLS returns what the files say, nil for none.
+// clientTLS returns the TLS configuration of a client, nil for no files.
 func clientTLS(files config.TLS) (*tls.Config, error) {
 	if files == (config.TLS{}) {
 		return nil, nil
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	var err error
-	if c.RootCAs, err = readCA(files.CA); err != nil {
+	c, err := serverTLS(files)
+	if err != nil {
 		return nil, err
 	}
-	c.Certificates, err = readCertificate(files)
-	return c, err
+	c.RootCAs, c.ClientCAs = c.ClientCAs, nil
+	return c, nil
 }
 
-// serverTLS returns a listener's side: with a CA it demands certificates of
-// clients.
+// serverTLS returns the TLS configuration of a listener. With a CA, clients need certificates.
 func serverTLS(files config.TLS) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
 	if c.ClientCAs, err = readCA(files.CA); err != nil {
 		return nil, err
 	}
-	c.Certificates, err = readCertificate(files)
+	if files.Cert == "" {
+		return c, nil
+	}
+	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	c.Certificates = []tls.Certificate{cert}
 	return c, err
 }
 
@@ -213,20 +214,9 @@ func readCA(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func readCertificate(files config.TLS) ([]tls.Certificate, error) {
-	if files.Cert == "" {
-		return nil, nil
-	}
-	cert, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-	if err != nil {
-		return nil, err
-	}
-	return []tls.Certificate{cert}, nil
-}
-
 var errEmpty = errors.New("is empty")
 
-// readPEM reads a file, if one is named, that must hold something.
+// readPEM reads a file, which must not be empty. Without a name it returns nil.
 func readPEM(file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
@@ -244,31 +234,30 @@ func readPEM(file string) ([]byte, error) {
 	return text, nil
 }
 
-// lookAgain is how often handshakes look whether files have changed, at most.
+// lookAgain is the interval in which handshakes check at most once whether files have changed.
 const lookAgain = time.Second
 
-// maxAuthorities bounds the bytes of a file of authorities: all that browsers know are a
-// quarter of it.
+// maxAuthorities bounds a file of authorities in bytes. All authorities of a browser need a quarter.
 const maxAuthorities = 1 << 20
 
-// A webTLS is the TLS of clients on HTTP. Its files are read again when they change, and
-// then go for new connections. While they are unusable the previous ones stay: cert and
-// key do not change in the same moment, and a certificate is no secret that was withdrawn.
+// A webTLS is the TLS of clients on HTTP. It reads changed files again for new connections. While
+// they are unusable it keeps the previous ones: certificate and key do not change at the same
+// moment, and an old certificate is not a withdrawn secret.
 type webTLS struct {
 	// Static after construction.
-	cert, key, ca secretfile.File // ca without a Path: none
+	cert, key, ca secretfile.File // ca has no Path if there is none
 	clients       tls.ClientAuthType
 	log           *slog.Logger
 
 	mu      sync.Mutex // guards the fields below; held while files are read
 	looked  time.Time
-	text    [3]string // of the files that current was made of
+	text    [3]string // of the files behind current
 	current *tls.Config
 	failing bool
 }
 
-// newWebTLS reads the files; nil if none are named. With authorities, clients have to
-// show a certificate of one, unless they can prove who they are with a token as well.
+// newWebTLS reads the files, and returns nil if none are configured. With authorities, clients
+// need a certificate, unless a token can authenticate them as well.
 func newWebTLS(cfg *config.Config, log *slog.Logger) (*webTLS, error) {
 	if cfg.TLS == (config.ListenTLS{}) {
 		return nil, nil
@@ -288,8 +277,8 @@ func newWebTLS(cfg *config.Config, log *slog.Logger) (*webTLS, error) {
 	return t, nil
 }
 
-// listener returns l with TLS on its connections. Clients choose between HTTP/2 and
-// HTTP/1.1; those that want a WebSocket ask for the latter, which alone has upgrades.
+// listener returns l with TLS on its connections. Clients choose between HTTP/2 and HTTP/1.1;
+// WebSockets need the latter.
 func (t *webTLS) listener(l net.Listener) net.Listener {
 	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: t.forClient})
 }
@@ -305,7 +294,7 @@ func (t *webTLS) forClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return t.current, nil
 }
 
-// reread says once that the files cannot be used, and once that they can be again.
+// reread reads the files, and logs once that they are unusable and once that they are usable again.
 func (t *webTLS) reread() {
 	before := t.current
 	err := t.read()
@@ -320,7 +309,7 @@ func (t *webTLS) reread() {
 	t.failing = err != nil
 }
 
-// read makes current what the files say, or leaves it.
+// read sets current from the files. After an error current stays as it was.
 func (t *webTLS) read() error {
 	var text [3]string
 	var err error
@@ -345,7 +334,7 @@ func (t *webTLS) read() error {
 
 func (t *webTLS) make(text [3]string) (*tls.Config, error) {
 	cert, err := tls.X509KeyPair([]byte(text[0]), []byte(text[1]))
-	if err != nil { // the errors of tls have nothing of the key
+	if err != nil { // it has no part of the key
 		return nil, fmt.Errorf("%s: does not match its key: %w", t.cert.Path, err)
 	}
 	c := &tls.Config{
@@ -354,7 +343,7 @@ func (t *webTLS) make(text [3]string) (*tls.Config, error) {
 		Certificates: []tls.Certificate{cert},
 		ClientAuth:   t.clients,
 
-		// A ticket would let a client in again whose authority was taken out of the file.
+		// A ticket would admit a client whose authority was removed from the file.
 		SessionTicketsDisabled: t.ca.Path != "",
 	}
 	if t.ca.Path == "" {
@@ -369,7 +358,7 @@ func (t *webTLS) make(text [3]string) (*tls.Config, error) {
 
 var errNoCertificate = errors.New("holds no certificate in PEM")
 
-// allowedHosts are those of the configuration, and the name by which clients reach us.
+// allowedHosts returns the configured hosts and that of publicURL.
 func allowedHosts(cfg *config.Config) []string {
 	public, err := url.Parse(cfg.PublicURL)
 	if err != nil || public.Hostname() == "" {
