@@ -25,7 +25,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// operatorsOnly is the mode of the Unix sockets at which operators look in.
+// operatorsOnly is the mode of the Unix sockets for operators.
 const operatorsOnly fs.FileMode = 0o600
 
 // operators serves operators of a Proxy or a Host at addresses of their own.
@@ -33,15 +33,15 @@ type operators struct {
 	// Static after construction.
 	web    *web
 	server *ops.Server
-	socket string // as in Options
+	socket string // Options.AdminSocket
 	log    *slog.Logger
 	began  time.Time
 	file   string           // of the configuration; "" for none
-	dir    string           // in which the process was started; "" if that is not known
-	recent *metrics.Metrics // nil if nothing is counted
+	dir    string           // of the process at its start; "" if not known
+	recent *metrics.Metrics // nil for none
 
-	opened   sync.Once // by open
-	err      error     // of it
+	opened   sync.Once // open
+	err      error     // of open
 	started  sync.Once
 	serving  gate
 	draining atomic.Bool
@@ -58,7 +58,7 @@ func newOperators(cfg *config.Config, o Options, s *ops.Server) *operators {
 	if o.metrics != nil {
 		s.Metrics, s.Taps = o.metrics.Handler(s.Snapshot), new(tap.Taps)
 	}
-	dir, _ := os.Getwd() // it is only shown
+	dir, _ := os.Getwd() // only for display
 	return &operators{server: s, socket: o.AdminSocket, log: o.Log, began: time.Now(), file: cfg.File, dir: dir, recent: o.metrics, web: &web{
 		addresses: cfg.Admin.Listen, mode: operatorsOnly, log: o.Log, server: &http.Server{
 			Handler:           s,
@@ -70,8 +70,8 @@ func newOperators(cfg *config.Config, o Options, s *ops.Server) *operators {
 	}}
 }
 
-// observe adds the hooks that a configuration asks for. Metrics and events are kept only where operators
-// can look in.
+// observe adds the hooks that a configuration asks for. It keeps metrics and events only if operators have an
+// address to read them.
 func (o *Options) observe(cfg *config.Config) {
 	if cfg.Logs.Calls {
 		o.Hooks = observe.Join(o.Hooks, ops.LogCalls(o.Log))
@@ -126,7 +126,7 @@ func (o *operators) close() {
 	o.serving.wait()
 }
 
-// drain is the check that fails before a shutdown.
+// drain returns the check that fails from Unready on.
 func (o *operators) drain() ops.Check {
 	c := ops.Check{Name: "drain"}
 	if o.draining.Load() {
@@ -135,7 +135,7 @@ func (o *operators) drain() ops.Check {
 	return c
 }
 
-// listening is the check that fails unless all listeners are up.
+// listening returns the check that fails unless all listeners are up.
 func listening(up bool) ops.Check {
 	c := ops.Check{Name: "listeners"}
 	if !up {
@@ -168,7 +168,7 @@ func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
 	return t, nil
 }
 
-// collectorOf returns where traces go: as the configuration says, or, if that names no collector, the environment.
+// collectorOf returns the collector of traces: that of the configuration, else that of the environment.
 func collectorOf(cfg *config.Config) (traces.Environment, *tls.Config, error) {
 	env, err := traces.ReadEnvironment(os.Getenv)
 	env.Off = env.Off || cfg.Traces.Off
@@ -195,8 +195,8 @@ func collectorOf(cfg *config.Config) (traces.Environment, *tls.Config, error) {
 }
 
 const (
-	leastFlush = 200 * time.Millisecond // even when no time is left
-	mostFlush  = 2 * time.Second        // even when there is no hurry
+	leastFlush = 200 * time.Millisecond // even if no time is left
+	mostFlush  = 2 * time.Second        // even if more time is left
 )
 
 // flush sends the remaining spans of t, which may be nil, within what is left of the shutdown.

@@ -75,16 +75,28 @@ func (h *Host) traffic() []observe.Traffic {
 	return h.operators.recently(all)
 }
 
-// traffic returns the upstreams that are configured here, with their states and suspended calls.
+// traffic returns the local upstreams with their states and suspended calls.
 func (h *hosting) traffic() (all []observe.Traffic) {
-	suspended, conditions := h.bridge.SuspendedBy(), conditionsOf(h.host.Status())
+	suspended, servers := h.bridge.SuspendedBy(), h.servers()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
-		c := conditions[name]
-		all = append(all, observe.Traffic{Upstream: name, Required: h.configs[name].Required, State: cmp.Or(c.state, stateIdle), Failed: c.failed, Suspended: suspended[name]})
+		t := observe.Traffic{Upstream: name, Required: h.configs[name].Required, State: stateIdle, Suspended: suspended[name]}
+		if servers[name] != nil {
+			t.State, t.Failed = conditionOf(servers[name])
+		}
+		all = append(all, t)
 	}
 	return all
+}
+
+// servers returns the status of all servers by upstream.
+func (h *hosting) servers() map[string][]upstream.Status {
+	byName := make(map[string][]upstream.Status)
+	for _, s := range h.host.Status() {
+		byName[s.Upstream] = append(byName[s.Upstream], s)
+	}
+	return byName
 }
 
 // recently adds the figures of the last minute.
@@ -98,7 +110,7 @@ func (o *operators) recently(all []observe.Traffic) []observe.Traffic {
 // mostCalls bounds a list of calls.
 const mostCalls = 1000
 
-// Calls returns the calls that clients wait for.
+// Calls returns the requests of clients in flight.
 func (p *Proxy) Calls() Calls {
 	now := Calls{Now: time.Now()}
 	now.Calls, now.LeftOut = p.router.Calls(mostCalls)
@@ -118,7 +130,7 @@ func (p *Proxy) Calls() Calls {
 	return now
 }
 
-// Calls returns the requests that the servers of the host have not answered.
+// Calls returns the requests in flight at the servers of the host.
 func (h *Host) Calls() Calls {
 	now := Calls{Now: time.Now(), Calls: h.half.host.Calls()}
 	slices.SortFunc(now.Calls, func(a, b observe.OpenRequest) int { return a.Began.Compare(b.Began) })
@@ -129,18 +141,15 @@ func (h *Host) Calls() Calls {
 	return now
 }
 
-// waitReasons are why calls to upstreams that run here may wait, beyond what sessions know.
+// waitReasons say why requests wait for local upstreams, beyond what sessions know. The keys are upstreams.
 type waitReasons struct {
-	servers map[string][]upstream.Status // by upstream
-	queued  map[string]int               // requests to a remote one that wait for others to be answered
-	asking  map[string]bool              // a person is being asked to log in
+	servers map[string][]upstream.Status
+	queued  map[string]int  // requests to a remote server that wait for the answers to others
+	asking  map[string]bool // a person is being asked to log in
 }
 
 func (h *hosting) waits() waitReasons {
-	w := waitReasons{servers: make(map[string][]upstream.Status), queued: make(map[string]int), asking: make(map[string]bool)}
-	for _, s := range h.host.Status() {
-		w.servers[s.Upstream] = append(w.servers[s.Upstream], s)
-	}
+	w := waitReasons{servers: h.servers(), queued: make(map[string]int), asking: make(map[string]bool)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, r := range h.remotes {
@@ -154,7 +163,7 @@ func (h *hosting) waits() waitReasons {
 	return w
 }
 
-// refine sets why a call waits for an upstream here. Its session may name a link: the one in memory.
+// refine sets why a request waits for a local upstream. The link that its session may name is the one in memory.
 func (w waitReasons) refine(c *observe.OpenRequest) {
 	switch c.WaitsFor {
 	case observe.ForLink:
@@ -177,7 +186,7 @@ func (w waitReasons) refine(c *observe.OpenRequest) {
 	}
 }
 
-// server returns the server that works on a call: the session's own, or the only one; nil if unknown.
+// server returns the server that works on a request: the session's own, or the only one; nil if unknown.
 func (w waitReasons) server(c *observe.OpenRequest) *upstream.Status {
 	all := w.servers[c.Upstream]
 	for i, s := range all {
@@ -191,8 +200,8 @@ func (w waitReasons) server(c *observe.OpenRequest) *upstream.Status {
 	return nil
 }
 
-// queue marks the youngest calls to a remote server as waiting for the others, which are served in order. The
-// calls are sorted, oldest first.
+// queue marks the youngest requests to a remote server as waiting for the older ones, because they are served in
+// order. The requests are sorted, the oldest first.
 func (w waitReasons) queue(calls []observe.OpenRequest) {
 	for i := range slices.Backward(calls) {
 		if c := &calls[i]; c.WaitsFor == observe.ForUpstream && w.queued[c.Upstream] > 0 {
@@ -202,11 +211,12 @@ func (w waitReasons) queue(calls []observe.OpenRequest) {
 	}
 }
 
-// Explain says where a name or a URI leads now, what its upstream lists, what the servers of that do,
-// and what the client may do that as names, or each policy if it is "". It starts and asks nothing.
+// Explain says where a name or a URI leads now, what its upstream lists, what the upstream's servers do, and
+// what a client may do with it: the client that as names, or for "" a client of each policy. It sends no requests.
+// The error is about as.
 func (p *Proxy) Explain(name, as string) (*Explanation, error) {
 	cfg := p.config.Load()
-	policies, err := policiesOf(cfg) // not the router's, which may be those of another configuration by now
+	policies, err := policiesOf(cfg) // a reload may have replaced those of the router
 	if err != nil {
 		return nil, err
 	}
@@ -214,16 +224,10 @@ func (p *Proxy) Explain(name, as string) (*Explanation, error) {
 	return x.Explain(name, as)
 }
 
-// Explain says which upstream of the host a name is for, and what its servers do. A host knows no
-// clients: as is "".
+// Explain says which upstream of the host a name belongs to, and what its servers do. A host knows no clients, so
+// as must be "".
 func (h *Host) Explain(name, as string) (*Explanation, error) {
 	return ops.ExplainHost(name, as, h.Snapshot(), func(tool string) (*config.Upstream, string) { return named(h.half.runs(), tool) })
-}
-
-// A condition is the state of an upstream, from all its servers.
-type condition struct {
-	state  string
-	failed observe.Failure
 }
 
 const (
@@ -231,42 +235,28 @@ const (
 	stateIdle   = "idle"
 )
 
-// conditionsOf returns the conditions of upstreams by name.
-func conditionsOf(all []upstream.Status) map[string]condition {
-	byName := make(map[string][]upstream.Status)
-	for _, s := range all {
-		byName[s.Upstream] = append(byName[s.Upstream], s)
-	}
-	conditions := make(map[string]condition)
-	for name, servers := range byName {
-		conditions[name] = conditionOf(servers)
-	}
-	return conditions
-}
-
-// conditionOf returns the condition of the worst server, which says most to operators.
-func conditionOf(servers []upstream.Status) condition {
-	var c condition
+// conditionOf returns the state of an upstream with these servers, of which there is at least one, and the last failure
+// of the server with the most failures.
+func conditionOf(servers []upstream.Status) (state string, failed observe.Failure) {
 	worst := slices.MaxFunc(servers, func(a, b upstream.Status) int {
 		return cmp.Or(cmp.Compare(min(a.Failed, 1), min(b.Failed, 1)), cmp.Compare(a.Failures, b.Failures), cmp.Compare(a.Failed, b.Failed))
 	})
 	if worst.Failed > 0 {
-		c.failed = observe.Failure{Cause: worst.Cause, Says: worst.Says, Event: worst.Event, InARow: worst.Failures, Next: worst.Next}
+		failed = observe.Failure{Cause: worst.Cause, Says: worst.Says, Event: worst.Event, InARow: worst.Failures, Next: worst.Next}
 	}
 	for _, state := range []upstream.State{upstream.StateCrashLoop, upstream.StateWaiting, upstream.StateStarting, upstream.StateRunning, upstream.StateStopping} {
 		if slices.ContainsFunc(servers, func(s upstream.Status) bool { return s.State == state && (s.Lives() || s.Failed > 0) }) {
-			c.state = string(state)
-			return c
+			return string(state), failed
 		}
 	}
-	if c.state = stateIdle; worst.Failed > 0 {
-		c.state = stateFailed
+	if worst.Failed > 0 {
+		return stateFailed, failed
 	}
-	return c
+	return stateIdle, failed
 }
 
-// newConnectPage returns the page at / of serve. There is none where any Host is allowed: then a page
-// of anybody, under a name that leads here, could read it.
+// newConnectPage returns the page at / of serve. It is nil if any Host is allowed, because then a page of another
+// site, under a name that leads here, could read it.
 func newConnectPage(cfg *config.Config, p *Proxy) *ops.ConnectPage {
 	if slices.Contains(cfg.AllowedHosts, "*") {
 		return nil
@@ -290,7 +280,7 @@ func proofsOf(cfg *config.Config) []string {
 	return all
 }
 
-// connectInfo returns what a client may know that has reached us at publicURL.
+// connectInfo returns what a client may know before it connects.
 func (p *Proxy) connectInfo(who *identity.Identity, r *http.Request, publicURL string) observe.ConnectInfo {
 	told := observe.ConnectInfo{URL: publicURL, Proof: proofsOf(p.config.Load())}
 	told.Upstreams = []observe.Offered{}
@@ -311,8 +301,7 @@ func (p *Proxy) connectInfo(who *identity.Identity, r *http.Request, publicURL s
 	return told
 }
 
-// availabilityOf says what upstreams are at, by name: that of their servers which is best for
-// a client.
+// availabilityOf returns the states of upstreams for clients by name: that of the most available server.
 func availabilityOf(servers []upstream.Status) map[string]string {
 	ranks := []string{"", observe.Failing, observe.Starting, observe.Running}
 	all := make(map[string]string)
@@ -333,8 +322,8 @@ func availabilityOf(servers []upstream.Status) map[string]string {
 	return all
 }
 
-// pages are the URLs of the page for operators, for somebody who has reached us at a host. It
-// is on TCP only if there is a token, without which it could show nothing.
+// pages returns the URLs of the page for operators, for a browser that used that host. Without a token there are none,
+// because on TCP the page could show nothing.
 func (o *operators) pages(host string) []string {
 	all := []string{}
 	if o.server.Token == nil {
@@ -345,17 +334,16 @@ func (o *operators) pages(host string) []string {
 		if !ok {
 			continue
 		}
-		address := at.AddrPort()
-		if name := (&url.URL{Host: host}).Hostname(); address.Addr().IsUnspecified() && name != "" {
-			all = append(all, "http://"+net.JoinHostPort(name, strconv.Itoa(at.Port))+"/")
-			continue
+		address := at.AddrPort().String()
+		if name := (&url.URL{Host: host}).Hostname(); at.AddrPort().Addr().IsUnspecified() && name != "" {
+			address = net.JoinHostPort(name, strconv.Itoa(at.Port))
 		}
-		all = append(all, "http://"+address.String()+"/")
+		all = append(all, "http://"+address+"/")
 	}
 	return all
 }
 
-// snapshot returns the servers that run.
+// snapshot returns the running servers.
 func (h *hosting) snapshot() []observe.Upstream {
 	var all []observe.Upstream
 	for _, s := range h.host.Status() {
