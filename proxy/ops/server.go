@@ -2,9 +2,12 @@ package ops
 
 import (
 	"crypto/subtle"
+	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -166,4 +169,71 @@ func (s *Server) refusal(r *http.Request) string {
 		return "needs the token of admin.tokenFile"
 	}
 	return ""
+}
+
+// serveStatus is /status: the Snapshot as JSON, with empty arrays instead of null.
+func (s *Server) serveStatus(w http.ResponseWriter) {
+	now := s.Snapshot()
+	now.Traffic = append([]observe.Traffic{}, now.Traffic...)
+	now.Upstreams = append([]observe.Upstream{}, now.Upstreams...)
+	now.Sessions = append([]observe.Session{}, now.Sessions...)
+	now.Links = append([]observe.Link{}, now.Links...)
+	sayJSON(w, now)
+}
+
+// serveCalls is /calls.
+func (s *Server) serveCalls(w http.ResponseWriter) {
+	now := s.Calls()
+	now.Calls = append([]observe.OpenRequest{}, now.Calls...)
+	sayJSON(w, now)
+}
+
+// sayJSON answers with a value as JSON.
+func sayJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // that the operator went is his business
+}
+
+// usualEvents is the default limit of a list.
+const usualEvents = 100
+
+// serveEvents is /events: a list, newest first. ?since=ID leaves out that event and those before it, ?limit=N
+// those beyond the newest N.
+func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
+	limit := usualEvents
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostEvents {
+			http.Error(w, fmt.Sprintf("limit must be a number from 1 to %d", mostEvents), http.StatusBadRequest)
+			return
+		}
+	}
+	sayJSON(w, s.History.List(r.URL.Query().Get("since"), limit))
+}
+
+// serveEvent is /events/ID: one event with all details.
+func (s *Server) serveEvent(w http.ResponseWriter, id string) {
+	e, ok := s.History.Find(id)
+	if !ok {
+		http.Error(w, fmt.Sprintf("no such event: a process keeps its last %d events until it stops", mostEvents), http.StatusNotFound)
+		return
+	}
+	sayJSON(w, e)
+}
+
+// longestQuestion bounds the requested name, in bytes.
+const longestQuestion = 4 << 10
+
+// serveExplanation is /explain/NAME.
+func (s *Server) serveExplanation(w http.ResponseWriter, r *http.Request, name string) {
+	if name == "" || len(name) > longestQuestion {
+		http.Error(w, fmt.Sprintf("a name must have 1 to %d bytes", longestQuestion), http.StatusBadRequest)
+		return
+	}
+	answer, err := s.Explain(name, r.URL.Query().Get("as"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	sayJSON(w, answer)
 }

@@ -20,13 +20,10 @@ import (
 // tapRate is the default rate of a tap in lines a second: more than anybody reads.
 const tapRate = 1000
 
-// A tapQuery is what /tap was asked for.
-type tapQuery struct{ tap.Options }
-
-// serveTap is /tap: messages as they pass, as lines of JSON, until the operator disconnects or the process
+// serveTap serves /tap: messages as they pass, as lines of JSON, until the operator disconnects or the process
 // stops.
 func (s *Server) serveTap(w http.ResponseWriter, r *http.Request) {
-	q, err := tapQueryOf(r.URL.Query())
+	q, err := tapOptionsOf(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -37,14 +34,14 @@ func (s *Server) serveTap(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	t, err := s.Taps.Open(q.Options)
+	t, err := s.Taps.Open(q)
 	if err != nil {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	defer t.Close()
-	defer context.AfterFunc(r.Context(), t.Close)() // who has half-closed the connection gets what came before
+	defer context.AfterFunc(r.Context(), t.Close)() // a half-closed connection still gets the queued lines
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	if r.Method == http.MethodHead {
 		return
@@ -58,7 +55,7 @@ func (s *Server) serveTap(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hides returns why r must not see the content of messages; "" if it may.
+// hides returns why r must not see the content of messages, "" if it may.
 func (s *Server) hides(r *http.Request) string {
 	switch {
 	case !onSocket(r):
@@ -86,8 +83,8 @@ func copyLines(w http.ResponseWriter, t *tap.Tap) error {
 	}
 }
 
-// endOf is the last line of a recording that ended with err. It is complete at the end of the process, and when
-// the operator has stopped it.
+// endOf returns the last line of a recording that ended with err. The recording is complete if the process or the
+// operator ended it.
 func endOf(t *tap.Tap, err error) observe.RecordingEnd {
 	end := observe.RecordingEnd{End: errors.Is(err, tap.ErrEnded), Messages: t.Passed()}
 	if !end.End {
@@ -96,10 +93,14 @@ func endOf(t *tap.Tap, err error) observe.RecordingEnd {
 	return end
 }
 
-// tapQueryOf parses a query. Unknown keys are errors: a misspelt filter would show what it should leave out.
-func tapQueryOf(query url.Values) (q tapQuery, err error) {
+// tapOptionsOf parses a query. Unknown keys are errors, because a misspelt filter would show too much.
+func tapOptionsOf(query url.Values) (q tap.Options, err error) {
 	q.Rate = tapRate
-	members := q.members()
+	members := map[string]func(string) error{
+		"upstream": text(&q.Upstream), "client": text(&q.Client), "session": text(&q.Session),
+		"method": text(&q.Method), "tool": text(&q.Tool), "rate": number(&q.Rate),
+		"errors": truth(&q.Errors), "payloads": truth(&q.Payloads), "record": truth(&q.Whole),
+	}
 	for key, values := range query {
 		read := members[key]
 		switch {
@@ -123,26 +124,18 @@ func tapQueryOf(query url.Values) (q tapQuery, err error) {
 	return q, q.Check()
 }
 
-// members maps the keys of a query to their parsers.
-func (q *tapQuery) members() map[string]func(string) error {
-	return map[string]func(string) error{
-		"upstream": text(&q.Upstream), "client": text(&q.Client), "session": text(&q.Session),
-		"method": text(&q.Method), "tool": text(&q.Tool),
-		"rate":   q.readRate,
-		"errors": truth(&q.Errors), "payloads": truth(&q.Payloads), "record": truth(&q.Whole),
-	}
-}
-
-func (q *tapQuery) readRate(v string) (err error) {
-	if q.Rate, err = strconv.Atoi(v); err != nil || q.Rate < 0 {
-		return errors.New("a number of lines a second, or 0 for all")
-	}
-	return nil
-}
-
 func text(into *string) func(string) error {
 	return func(v string) error {
 		*into = v
+		return nil
+	}
+}
+
+func number(into *int) func(string) error {
+	return func(v string) (err error) {
+		if *into, err = strconv.Atoi(v); err != nil || *into < 0 {
+			return errors.New("a number of lines a second, or 0 for all")
+		}
 		return nil
 	}
 }

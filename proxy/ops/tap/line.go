@@ -15,8 +15,7 @@ import (
 // maxName bounds ids, names of methods and tools and the like in a line, in bytes. The message itself has all of it.
 const maxName = 128
 
-// A line is a message that has passed, on its way to a Tap. Its JSON is that of an
-// [observe.Passed].
+// A line is a passed message on its way to a Tap. Its JSON is that of an [observe.Passed].
 type line struct {
 	time time.Time
 	from *sender
@@ -24,21 +23,21 @@ type line struct {
 
 	kind     string
 	method   string
-	id       jsonrpc.ID // zero for one that is too long
+	id       jsonrpc.ID // zero if it is too long
 	tool     string
 	upstream string // that an error is about
 	bytes    int
 	took     time.Duration
 	err      *observe.PassedError
 
-	message *jsonrpc.Message // for who wants it
+	message *jsonrpc.Message // nil unless the Tap shows it
 }
 
 // A sender sends messages at a Point. It keeps the part of the JSON that all its lines share.
 type sender struct {
 	at                *observe.Point
 	client, principal string
-	in, out           []byte // behind the time, up to the upstream
+	in, out           []byte // JSON from behind the time up to the upstream, by direction
 }
 
 func newSender(at *observe.Point, client, principal string) *sender {
@@ -55,7 +54,7 @@ func newSender(at *observe.Point, client, principal string) *sender {
 	return s
 }
 
-// errorOf returns what is wrong with a response to a method, nil for nothing.
+// errorOf returns the failure that a response to a method reports, nil for none.
 func errorOf(m *jsonrpc.Message, method string) *observe.PassedError {
 	switch {
 	case m.Error != nil:
@@ -77,7 +76,7 @@ func errorOf(m *jsonrpc.Message, method string) *observe.PassedError {
 	return e
 }
 
-// upstreamOf returns the upstream that an error of ours is about, "" for none.
+// upstreamOf returns the upstream that an error of the proxy is about, "" for none.
 func upstreamOf(m *jsonrpc.Message) string {
 	data := jsonrpc.ReadErrorData(m.Error)
 	if !observe.IsOurs(data.Reason) || len(data.Upstream) > 32 || strings.Trim(data.Upstream, nameLetters) != "" {
@@ -86,10 +85,10 @@ func upstreamOf(m *jsonrpc.Message) string {
 	return data.Upstream
 }
 
-// nameLetters are those of which names of upstreams are made.
+// nameLetters are the letters of names of upstreams.
 const nameLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 
-// append appends the line and its end to b.
+// append appends the line to b.
 func (l *line) append(b []byte, redacted bool, clock *clock) []byte {
 	b = clock.append(append(b, `{"time":`...), l.time)
 	if l.in {
@@ -128,10 +127,10 @@ func (l *line) append(b []byte, redacted bool, clock *clock) []byte {
 // about returns the upstream of a line.
 func (l *line) about() string { return cmp.Or(l.from.at.Upstream, l.upstream) }
 
-// A clock writes times, of which most are of the same second as the last.
+// A clock writes times. It keeps the text of the last second, because most times are in the same one.
 type clock struct {
 	second int64
-	text   []byte // of it
+	text   []byte
 }
 
 // append appends a time as JSON, in UTC and microseconds.
@@ -161,7 +160,7 @@ func (l *line) appendError(b []byte) []byte {
 	}
 	b = appendMember(b, `,"reason":`, l.err.Reason)
 	b = appendMember(b, `,"event":`, l.err.Event)
-	if len(b) > before { // without the first comma
+	if len(b) > before { // drop the first comma
 		b = append(b[:before], b[before+1:]...)
 	}
 	return append(b, '}')
@@ -175,7 +174,7 @@ func appendMember(b []byte, key, text string) []byte {
 	return appendText(append(b, key...), text)
 }
 
-// appendText appends a JSON string, which is cut where it is too long.
+// appendText appends a JSON string, cut if it is too long.
 func appendText(b []byte, s string) []byte {
 	if len(s) > maxName {
 		s = s[:maxName]

@@ -31,9 +31,9 @@ type conn struct {
 
 	sender atomic.Pointer[sender] // of the last message
 
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	received, sent way
-	time           int // as in lookers, when the ways were used last
+	time           int // activeTaps.time when the ways were last used
 }
 
 // A way is one direction of a conn.
@@ -46,7 +46,7 @@ type way struct {
 // have no method.
 const maxOpen = 4096
 
-// asked is what a response does not say about its request.
+// asked is what a response does not repeat of its request.
 type asked struct {
 	at           time.Time
 	method, tool string
@@ -82,7 +82,7 @@ func (c *conn) Send(m *jsonrpc.Message) error {
 
 // SendAll is [jsonrpc.SendAll].
 func (c *conn) SendAll(batch []*jsonrpc.Message) error {
-	if now := c.taps.now.Load(); now != nil { // before it: no answer is to pass earlier
+	if now := c.taps.now.Load(); now != nil { // before sending, so that no answer passes earlier
 		c.pass(now, batch, &c.sent, &c.received)
 	}
 	return jsonrpc.SendAll(c.Conn, batch)
@@ -98,7 +98,7 @@ func (c *conn) CloseWrite() {
 	}
 }
 
-// pass offers messages that go there to the taps, and matches them with requests that came back.
+// pass offers messages in the direction there to the taps, and matches responses with requests in the direction back.
 func (c *conn) pass(now *activeTaps, batch []*jsonrpc.Message, there, back *way) {
 	if len(batch) == 0 || !now.want(&c.at) {
 		return
@@ -141,7 +141,7 @@ func (c *conn) lineOf(now *activeTaps, m *jsonrpc.Message, there, back *way, at 
 	return l
 }
 
-// start returns as much of a name as a line needs, so that queued lines stay small.
+// start cuts a name to what a line needs, so that queued lines stay small.
 func start(name string) string {
 	if len(name) <= maxName {
 		return name
@@ -149,14 +149,14 @@ func start(name string) string {
 	return strings.Clone(name[:maxName+1])
 }
 
-// from returns the sender of a message, or of a nil one whose session this is.
+// from returns the sender of a message, or for nil the client of the session.
 func (c *conn) from(m *jsonrpc.Message) *sender {
 	var client, principal string
 	if c.at.Who != nil {
 		client, principal = c.at.Who(m)
 	}
 	s := c.sender.Load()
-	if s == nil || s.client != client || s.principal != principal { // mostly it is the same one
+	if s == nil || s.client != client || s.principal != principal { // most senders are the same
 		s = newSender(&c.at, client, principal)
 		c.sender.Store(s)
 	}
@@ -167,7 +167,7 @@ func (c *conn) from(m *jsonrpc.Message) *sender {
 func (c *conn) remember(now *activeTaps, l *line, w *way) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.time != now.time { // nobody has looked for a while
+	if c.time != now.time { // there was a time without taps
 		c.time, c.received.open, c.sent.open = now.time, nil, nil
 	}
 	if w.open == nil {
@@ -209,7 +209,7 @@ func toolOf(m *jsonrpc.Message) string {
 	if m.Method != mcp.MethodToolsCall {
 		return ""
 	}
-	if rest, ok := bytes.CutPrefix(m.Params, []byte(`{"name":"`)); ok { // as most write it
+	if rest, ok := bytes.CutPrefix(m.Params, []byte(`{"name":"`)); ok { // as most clients write it
 		if end := bytes.IndexAny(rest[:min(len(rest), maxName)], `"\`); end >= 0 && rest[end] == '"' {
 			return string(rest[:end])
 		}

@@ -8,14 +8,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// redacted stands for what looks like a secret.
+// redacted replaces values that look like secrets.
 const redacted = `"[redacted]"`
 
-// deepest bounds the depth of JSON inside strings that is redacted: servers send objects as text.
+// deepest bounds the nesting of JSON inside strings, which servers use to send objects as text.
 const deepest = 3
 
-// appendRedacted appends valid JSON to b, without the values of keys that look like secrets. It reads each byte once,
-// and those of strings that are JSON themselves once more.
+// appendRedacted appends valid JSON to b, with redacted values of keys that look like those of secrets. It reads each
+// byte once, and strings that contain JSON once more.
 func appendRedacted(b, text []byte, deep int) []byte {
 	for i := 0; i < len(text); {
 		if text[i] != '"' {
@@ -46,9 +46,9 @@ func appendRedacted(b, text []byte, deep int) []byte {
 	return b
 }
 
-// appendString appends a JSON string that is a value. If it is JSON itself, that is redacted.
+// appendString appends a JSON string that is a value, redacted if it contains JSON.
 func appendString(b, word []byte, deep int) []byte {
-	if bytes.HasPrefix(word, []byte(`"Bearer `)) || bytes.HasPrefix(word, []byte(`"Basic `)) { // of a header
+	if bytes.HasPrefix(word, []byte(`"Bearer `)) || bytes.HasPrefix(word, []byte(`"Basic `)) { // an Authorization header
 		return append(b, redacted...)
 	}
 	if deep == 0 || len(word) < 3 || !bytes.ContainsAny(word[1:2], `{[ \`) {
@@ -61,7 +61,7 @@ func appendString(b, word []byte, deep int) []byte {
 	return append(b, jsonrpc.Quote(string(appendRedacted(nil, []byte(inner), deep-1)))...)
 }
 
-// endOfString returns where the string ends that begins at i.
+// endOfString returns the end of the string that begins at i.
 func endOfString(text []byte, i int) int {
 	for i++; i < len(text); i++ {
 		switch text[i] {
@@ -74,7 +74,7 @@ func endOfString(text []byte, i int) int {
 	return len(text)
 }
 
-// skipTo returns where the value begins behind space and c; -1 if that does not follow.
+// skipTo returns the start of the value behind c at i, with space around c; -1 if c does not follow.
 func skipTo(text []byte, i int, c byte) int {
 	i = skipSpace(text, i)
 	if i >= len(text) || text[i] != c {
@@ -90,7 +90,7 @@ func skipSpace(text []byte, i int) int {
 	return i
 }
 
-// endOfValue returns where the value ends that begins at i.
+// endOfValue returns the end of the value that begins at i.
 func endOfValue(text []byte, i int) int {
 	for depth := 0; i < len(text); {
 		switch text[i] {
@@ -117,7 +117,7 @@ func endOfValue(text []byte, i int) int {
 	return len(text)
 }
 
-// isHarmless reports whether a value cannot be a secret, whatever its key.
+// isHarmless reports whether a value cannot be a secret under any key.
 func isHarmless(value []byte) bool {
 	switch string(value) {
 	case "null", "true", "false", `""`, "{}", "[]":
@@ -126,19 +126,19 @@ func isHarmless(value []byte) bool {
 	return false
 }
 
-// secretWords are parts of keys whose values are secrets.
+// secretWords are parts of the keys of secrets.
 var secretWords = []string{
 	"password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "authorization",
 	"credential", "cookie", "bearer", "jwt", "assertion", "codeverifier", "connectionstring", "sessionid", "sshkey", "signingkey", "encryptionkey",
 }
 
-// notSecret are keys which have such parts, and are none.
+// notSecret are keys with such parts whose values are no secrets.
 var notSecret = map[string]bool{"progresstoken": true, "maxtokens": true, "inputtokens": true, "outputtokens": true, "totaltokens": true}
 
-// separators are taken out of keys before they are looked at.
+// separators removes punctuation from keys before the comparison.
 var separators = strings.NewReplacer("-", "", "_", "", ".", "", " ", "")
 
-// isSecret reports whether a key looks like that of a secret.
+// isSecret reports whether the key looks like that of a secret.
 func isSecret(word []byte) bool {
 	key, _ := jsonrpc.Unquote(word)
 	key = separators.Replace(strings.ToLower(key))

@@ -7,59 +7,94 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/glob"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// Options say what a Tap shows. The zero value shows everything but what is in messages.
+// Options say what a Tap shows. The zero value shows all lines without the content of messages.
 type Options struct {
-	Filter
-	Rate     int  // lines a second; zero means no bound
-	Payloads bool // messages, too, without what looks like a secret
+	// Globs; "" matches everything.
+	Session  string
+	Upstream string // of the upstream's side; on the side of clients only errors have one
+	Client   string
+	Method   string
+	Tool     string
 
-	// Whole shows every message unchanged: a Tap that is not read fast enough ends with [ErrMissed].
+	Errors   bool // only responses that report a failure
+	Rate     int  // lines a second; zero means no bound
+	Payloads bool // with the messages, in which secrets are redacted
+
+	// Whole shows every message unchanged. A Tap that is not read fast enough then ends with [ErrMissed].
 	Whole bool
 }
 
-// A Tap shows one operator what passes.
+// Check returns an error if one of the globs is invalid.
+func (o *Options) Check() error {
+	for _, g := range []string{o.Session, o.Upstream, o.Client, o.Method, o.Tool} {
+		if err := glob.Check(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// at reports whether a Tap may want messages at a Point.
+func (o *Options) at(p *observe.Point) bool {
+	return fits(o.Session, p.Session) && (p.Upstream == "" || fits(o.Upstream, p.Upstream))
+}
+
+func (o *Options) wants(l *line) bool {
+	return (!o.Errors || l.err != nil) && o.at(l.from.at) && fits(o.Upstream, l.about()) &&
+		fits(o.Client, l.from.client) && fits(o.Method, l.method) && fits(o.Tool, l.tool)
+}
+
+func fits(g, name string) bool {
+	if g == "" {
+		return true
+	}
+	_, ok := glob.First([]string{g}, name)
+	return ok
+}
+
+// A Tap shows one operator the messages that pass.
 type Tap struct {
 	// Static after construction.
-	o     Options
-	taps  *Taps
-	most  room
-	begun chan struct{} // of one: there is something, after there was nothing
-	hurry chan struct{} // of one: half of the room is used
+	o         Options
+	taps      *Taps
+	mostLines int           // that may be unread
+	mostBytes int           // of their messages
+	begun     chan struct{} // buffered(1): the queue is not empty any more
+	hurry     chan struct{} // buffered(1): half of the room is used
 
-	// Owned by who calls Lines.
+	// Owned by the caller of Lines.
 	text   []byte
 	clock  clock
 	spare  []line
-	last   time.Time // when Lines returned something
-	passed int       // messages that it has returned
+	last   time.Time // of the last lines
+	passed int       // messages that Lines has returned
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	queue   []line
-	size    int           // of the messages in it
+	size    int           // of the messages in queue
 	leftOut int           // since the last lines
 	limit   *rate.Limiter // nil for none
-	ended   error         // no more comes
+	ended   error         // set at the end
 }
 
-// A room is how much unread data a Tap may hold.
-type room struct{ lines, bytes int }
-
-var (
-	someRoom  = room{8 << 10, 16 << 20}
-	largeRoom = room{128 << 10, 256 << 20} // of one that must miss nothing
+// The unread data that a Tap may hold: some, and much if it must not miss anything.
+const (
+	someLines, someBytes = 8 << 10, 16 << 20
+	muchLines, muchBytes = 128 << 10, 256 << 20
 )
 
-// pace is how long lines are gathered: one write for many lines is what makes a Tap cheap.
+// pace is the time in which a Tap gathers lines: one write for many lines makes it cheap.
 const pace = 20 * time.Millisecond
 
 func newTap(taps *Taps, o Options) *Tap {
-	t := &Tap{o: o, taps: taps, most: someRoom, begun: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	t := &Tap{o: o, taps: taps, mostLines: someLines, mostBytes: someBytes, begun: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
 	if o.Whole {
-		t.most = largeRoom
+		t.mostLines, t.mostBytes = muchLines, muchBytes
 	}
 	if o.Rate > 0 {
 		t.limit = rate.NewLimiter(rate.Limit(o.Rate), o.Rate)
@@ -67,7 +102,7 @@ func newTap(taps *Taps, o Options) *Tap {
 	return t
 }
 
-// Close ends the Tap. What is queued can still be read.
+// Close ends the Tap. Queued lines can still be read.
 func (t *Tap) Close() {
 	t.taps.leave(t)
 	t.end(ErrEnded)
@@ -94,7 +129,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// offer takes a line into the queue, if it is wanted and there is room.
+// offer queues a line if the Tap wants it and has room.
 func (t *Tap) offer(l *line, m *jsonrpc.Message) {
 	if !t.o.wants(l) {
 		return
@@ -105,7 +140,7 @@ func (t *Tap) offer(l *line, m *jsonrpc.Message) {
 	if t.o.Payloads || t.o.Whole {
 		size = m.Size()
 	}
-	full := len(t.queue) >= t.most.lines || t.size+size > t.most.bytes
+	full := len(t.queue) >= t.mostLines || t.size+size > t.mostBytes
 	switch {
 	case t.ended != nil:
 		return
@@ -124,12 +159,12 @@ func (t *Tap) offer(l *line, m *jsonrpc.Message) {
 	switch {
 	case len(t.queue) == 1:
 		signal(t.begun)
-	case len(t.queue) == t.most.lines/2 || t.size > t.most.bytes/2:
+	case len(t.queue) == t.mostLines/2 || t.size > t.mostBytes/2:
 		signal(t.hurry)
 	}
 }
 
-// kept is the copy of a message that a Tap keeps. It shares the bytes, which nobody writes to.
+// kept returns a copy of a message to keep. It shares the bytes, which never change.
 func kept(m *jsonrpc.Message) *jsonrpc.Message {
 	return &jsonrpc.Message{ID: m.ID, Method: m.Method, Params: m.Params, Result: m.Result, Error: m.Error, Extra: m.Extra, Related: m.Related}
 }
@@ -137,11 +172,11 @@ func kept(m *jsonrpc.Message) *jsonrpc.Message {
 // Passed returns how many messages Lines has returned.
 func (t *Tap) Passed() int { return t.passed }
 
-// Lines waits for messages, and returns them as lines of JSON, valid until the next call. A line says how many were left
-// out. The error comes after all lines.
+// Lines waits for messages and returns them as lines of JSON, which are valid until the next call. A line of its own
+// counts those that were left out. At the end it returns [ErrEnded] or [ErrMissed] after the last lines.
 func (t *Tap) Lines() ([]byte, error) {
 	t.gather()
-	told := time.NewTicker(time.Second) // of what was left out, though nothing follows
+	told := time.NewTicker(time.Second) // for the count of lines left out if no line follows
 	defer told.Stop()
 	for {
 		if t.take(); len(t.text) > 0 {
@@ -158,7 +193,7 @@ func (t *Tap) Lines() ([]byte, error) {
 	}
 }
 
-// gather waits a moment, so that lines come together.
+// gather waits a moment for more lines.
 func (t *Tap) gather() {
 	wait := time.NewTimer(pace - time.Since(t.last))
 	defer wait.Stop()
@@ -168,7 +203,7 @@ func (t *Tap) gather() {
 	}
 }
 
-// over returns the end of the Tap when nothing is left to read.
+// over returns the end of the Tap if nothing is left to read.
 func (t *Tap) over() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +213,7 @@ func (t *Tap) over() error {
 	return t.ended
 }
 
-// take writes what is in the queue as text.
+// take converts the queue to text.
 func (t *Tap) take() {
 	t.mu.Lock()
 	lines, leftOut := t.queue, t.leftOut

@@ -232,8 +232,8 @@ func TestLines(t *testing.T) {
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, observe.Point{Side: observe.SideUpstream, Session: "s1", Upstream: "files", Away: true})
-		tap := open(t, s.taps, Options{Filter: Filter{Upstream: "f*"}})
-		other := open(t, s.taps, Options{Filter: Filter{Upstream: "g*"}})
+		tap := open(t, s.taps, Options{Upstream: "f*"})
+		other := open(t, s.taps, Options{Upstream: "g*"})
 		s.in(`[` + call + `,{"jsonrpc":"2.0","method":"notifications/progress","params":{}}]`)
 		got, _ := lines(t, tap)
 		if len(got) != 2 || got[0].Way != "out" || got[0].Upstream != "files" || got[1].Kind != "notification" {
@@ -249,7 +249,7 @@ func TestAway(t *testing.T) {
 func TestFilters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, observe.Point{Who: func(*jsonrpc.Message) (string, string) { return "bob", "" }})
-		for filter, want := range map[Filter]int{
+		for filter, want := range map[Options]int{
 			{}:                                  4,
 			{Session: "s1"}:                     4,
 			{Session: "s2"}:                     0,
@@ -266,7 +266,7 @@ func TestFilters(t *testing.T) {
 			if err := filter.Check(); err != nil {
 				t.Error(err)
 			}
-			tap := open(t, s.taps, Options{Filter: filter})
+			tap := open(t, s.taps, filter)
 			s.in(call)
 			s.out(`{"jsonrpc":"2.0","id":"a","error":{"code":1,"message":"","data":{"reason":"timeout","upstream":"files"}}}`)
 			s.in(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
@@ -277,7 +277,7 @@ func TestFilters(t *testing.T) {
 				t.Errorf("%+v: %d lines, want %d", filter, got, want)
 			}
 		}
-		if (&Filter{Tool: "[a"}).Check() == nil {
+		if (&Options{Tool: "[a"}).Check() == nil {
 			t.Error("a glob that is none is taken")
 		}
 	})
@@ -293,7 +293,7 @@ func TestTapLoses(t *testing.T) {
 			s.in(`{"jsonrpc":"2.0","method":"notifications/x"}`)
 		}
 		got, leftOut := lines(t, slow)
-		if len(got) != someRoom.lines || leftOut != all-someRoom.lines {
+		if len(got) != someLines || leftOut != all-someLines {
 			t.Errorf("%d lines and %d left out", len(got), leftOut)
 		}
 		if got, leftOut = lines(t, slower); len(got) != 10 || leftOut != all-10 {
@@ -346,11 +346,11 @@ func TestRecording(t *testing.T) {
 		if len(got) != 1 || string(got[0].Message) != text || tap.Passed() != 1 {
 			t.Errorf("%+v", got)
 		}
-		for range largeRoom.lines + 1 {
+		for range muchLines + 1 {
 			s.in(`{"jsonrpc":"2.0","method":"notifications/x"}`)
 		}
 		read, err := tap.Lines()
-		if n := bytes.Count(read, []byte("\n")); n != largeRoom.lines || err != nil {
+		if n := bytes.Count(read, []byte("\n")); n != muchLines || err != nil {
 			t.Errorf("%d lines before it ends: %v", n, err)
 		}
 		if _, err := tap.Lines(); err != ErrMissed {

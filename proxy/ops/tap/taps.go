@@ -10,7 +10,7 @@ import (
 // maxTaps bounds the concurrent taps: each costs every message something.
 const maxTaps = 16
 
-// Why there is no Tap, or why it ended.
+// Errors of [Taps.Open] and [Tap.Lines].
 var (
 	ErrMany   = errors.New("too many taps at a time")
 	ErrEnded  = errors.New("the process stops")
@@ -19,20 +19,20 @@ var (
 
 // Taps are all taps of a process. The zero value is ready. Nil Taps wrap no Conn.
 type Taps struct {
-	now atomic.Pointer[activeTaps] // nil while nobody looks
+	now atomic.Pointer[activeTaps] // nil if there are none
 
-	mu    sync.Mutex // guards what follows, and changes of now
-	times int        // that somebody began to look while nobody did
+	mu    sync.Mutex // guards the fields below, and changes of now
+	times int        // how often a first Tap was opened
 	ended bool
 }
 
 // activeTaps are the taps at one time. It is immutable.
 type activeTaps struct {
 	taps []*Tap
-	time int // the same as long as somebody looks
+	time int // Taps.times when the first of them was opened
 }
 
-// Open begins a Tap, which the caller closes. The error is [ErrMany] or [ErrEnded].
+// Open opens a Tap, which the caller closes. The error is [ErrMany] or [ErrEnded].
 func (t *Taps) Open(o Options) (*Tap, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *Taps) Open(o Options) (*Tap, error) {
 	return tap, nil
 }
 
-// Close ends all taps once their lines are read, and admits no more.
+// Close ends all taps when their lines are read, and lets no more be opened.
 func (t *Taps) Close() {
 	t.mu.Lock()
 	t.ended = true
