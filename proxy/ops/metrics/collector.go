@@ -17,8 +17,8 @@ type collector struct {
 	version  string
 }
 
-// The names of the semantic conventions for MCP, which are in development: they may change.
-// Labels are empty where they do not apply.
+// The names of the semantic conventions for MCP, which are in development and may change.
+// Labels that do not apply are empty.
 var (
 	serverOperation = describe("mcp_server_operation_duration_seconds", "Duration of client requests.", "mcp_method_name", "upstream", "gen_ai_tool_name", "error_type")
 	clientOperation = describe("mcp_client_operation_duration_seconds", "Duration of requests to upstreams.", "mcp_method_name", "upstream", "error_type")
@@ -26,7 +26,7 @@ var (
 	clientSession   = describe("mcp_client_session_duration_seconds", "Lifetime of servers that run here, and of sessions with remote servers.", "upstream", "error_type")
 )
 
-// Our own.
+// Our own metrics.
 var (
 	build         = describe("mcp_proxy_build_info", "Build of the program.", "version", "goversion")
 	calls         = describe("mcp_proxy_calls_total", "Finished client requests.", "principal", "outcome")
@@ -135,7 +135,7 @@ func (c *collector) collectSnapshot(o out) {
 	}
 	for _, t := range now.Traffic {
 		o.gauge(requestsOpen, float64(t.InFlight), t.Upstream)
-		if hasClients { // a host lets its proxies wait
+		if hasClients { // a host queues nothing for upstreams
 			o.gauge(queueBytes, float64(t.QueuedBytes), "upstream", t.Upstream)
 		}
 		if t.Link == "" {
@@ -148,8 +148,8 @@ func (c *collector) collectSnapshot(o out) {
 	}
 }
 
-// collectUpstreams exposes the upstreams that run here or are configured: a rate of failures needs a series before the
-// first one. Upstreams that left the configuration are gone.
+// collectUpstreams exposes the local upstreams, also those that never started, because a rate of failures needs a series
+// before the first failure. Removed upstreams have none.
 func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 	servers, running := make(map[[2]string]int), make(map[string]bool)
 	for _, u := range now.Upstreams {
@@ -166,7 +166,7 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), t.Upstream, strconv.FormatBool(t.Required))
 		s := c.servers.find(t.Upstream)
 		if s == nil {
-			s = new(serverCounts) // that has never started
+			s = new(serverCounts) // it has never started
 		}
 		o.counter(serverStarts, s.starts.Load(), t.Upstream)
 		o.counter(serverAgain, s.restarts.Load(), t.Upstream)
@@ -195,7 +195,7 @@ func (o out) histogram(d *prometheus.Desc, h *histogram, labels ...string) {
 	o.to <- h.metric(d, valid(labels)...)
 }
 
-// valid replaces what is not UTF-8, the only thing that Prometheus takes.
+// valid replaces invalid UTF-8, which Prometheus refuses.
 func valid(labels []string) []string {
 	for i, l := range labels {
 		labels[i] = strings.ToValidUTF8(l, "\uFFFD")

@@ -20,12 +20,13 @@ var limits = func() (d [len(bounds)]time.Duration) {
 
 // A histogram counts durations.
 type histogram struct {
-	buckets [len(bounds) + 1]atomic.Uint64 // each without those below; the last for what is beyond all bounds
+	buckets [len(bounds) + 1]atomic.Uint64 // not cumulative; the last is for durations beyond all bounds
 	sum     atomic.Int64                   // nanoseconds
 	traced  [len(bounds) + 1]atomic.Pointer[prometheus.Exemplar]
 }
 
-// observe counts a duration. trace is the id of its trace, "" for none: the newest of each bucket is its exemplar.
+// observe counts a duration. trace is the id of its trace, "" for none. The newest traced duration of a bucket is its
+// exemplar.
 func (h *histogram) observe(took time.Duration, trace string) {
 	i := 0
 	for i < len(limits) && took > limits[i] {

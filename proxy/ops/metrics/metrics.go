@@ -1,3 +1,5 @@
+// Package metrics counts what hooks report, for Prometheus and for the last minute in the status. A hook updates atomic
+// counters; a scrape reads them and takes a snapshot. The package starts no goroutines.
 package metrics
 
 import (
@@ -15,9 +17,9 @@ import (
 
 // Metrics count what hooks report, for Prometheus, and the answers of upstreams in the last minute. New makes them.
 //
-// A call costs two updates of histograms and two of counters, without locks or allocations. The series of a listed
-// tool is not even looked up, see [series]. What is in flight comes from the snapshot. A label is never text of a
-// client: see [Metrics.call].
+// A request costs two updates of histograms and two of counters, without locks or allocations. A listed tool even saves
+// the lookup, see [series]. Requests in flight come from the snapshot. A label is never text from a client, see
+// [Metrics.request].
 type Metrics struct {
 	version string // of the program
 
@@ -45,12 +47,12 @@ type (
 	endKey     struct{ upstream, outcome, cause string }
 )
 
-// A serverCounts is what has happened to an upstream that runs here.
+// A serverCounts counts the starts of a local upstream.
 type serverCounts struct{ starts, restarts atomic.Int64 }
 
 const (
-	mostTools   = 1000  // that have series of their own
-	longestTool = 128   // bytes of the name of one, as MCP advises
+	mostTools   = 1000  // with series of their own
+	longestTool = 128   // bytes of a tool's name, as MCP advises
 	mostNames   = 1000  // of upstreams, accounts, links
 	mostSeries  = 10000 // of any other kind
 )
@@ -152,14 +154,13 @@ func (m *Metrics) started(u observe.Upstream) {
 
 func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 	m.ends.get(endKey{u.Name, string(end.Outcome), end.Cause}, endKey{other, string(end.Outcome), end.Cause}).Add(1)
-	if end.Took > 0 { // else there was no session
+	if end.Took > 0 { // there was a session
 		failed := end.SessionError()
 		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).observe(end.Took, "")
 	}
 }
 
-// Handler serves the metrics as text or as OpenMetrics, with those of the process and of a snapshot, which is taken
-// for each scrape.
+// Handler serves the metrics as text or as OpenMetrics, with those of the process and of a snapshot for each scrape.
 func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
 	all := prometheus.NewRegistry()
 	all.MustRegister(
@@ -169,6 +170,6 @@ func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
 	)
 	return promhttp.HandlerFor(all, promhttp.HandlerOpts{
 		EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4, // each takes a Snapshot, and nobody needs a token; others get 503
+		MaxRequestsInFlight: 4, // each takes a Snapshot and may need no token; others get 503
 	})
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// answers are those of an upstream to one method with one result, and the last minute of the upstream, which they
-// share with its other answers.
+// answers count the answers of an upstream to one method with one result. They share the last minute with all other
+// answers of the upstream.
 type answers struct {
 	histogram
-	recent atomic.Pointer[minute] // nil until the first, and for what is not counted there
+	recent atomic.Pointer[minute] // nil before the first, and for methods that do not count there
 }
 
-// Fill sets the fields about the last minute. Nil Metrics set none.
+// Fill sets the fields of the last minute. Nil Metrics set none.
 func (m *Metrics) Fill(t *observe.Traffic) {
 	if m == nil {
 		return
@@ -27,15 +27,15 @@ func (m *Metrics) Fill(t *observe.Traffic) {
 }
 
 const (
-	parts   = 12              // of a minute
-	partFor = 5 * time.Second // the length of one
+	parts   = 12 // of a minute
+	partFor = 5 * time.Second
 )
 
-// A minute is a ring of parts, the newest of which is not over. The first request in a new part clears the oldest. A
-// request that ends in that moment may be lost.
+// A minute is a ring of parts, the newest of which is not over. The first answer in a new part clears the oldest one. An
+// answer at the same moment may be lost.
 type minute struct {
 	parts [parts]part
-	mu    sync.Mutex // held by who clears
+	mu    sync.Mutex // held to clear a part
 }
 
 type part struct {
@@ -44,8 +44,8 @@ type part struct {
 	took   [classes]atomic.Uint32
 }
 
-// Durations are classified: four classes for each power of two microseconds, so they are known to an eighth. The last
-// class is for all above 4 min.
+// classes is the number of classes of durations. Each power of two microseconds has four, so a duration is known to an
+// eighth. The last class is for everything above 4 min.
 const classes = 4 * 27
 
 func classOf(d time.Duration) int {
@@ -57,7 +57,7 @@ func classOf(d time.Duration) int {
 	return min(4*shift+int(µs>>shift), classes-1)
 }
 
-// middleOf is a duration in the middle of a class, in milliseconds.
+// middleOf returns the middle of a class in milliseconds.
 func middleOf(class int) float64 {
 	if class < 4 {
 		return float64(class) / 1000
@@ -67,7 +67,7 @@ func middleOf(class int) float64 {
 }
 
 func (m *minute) add(end *observe.End) {
-	if end.Outcome == observe.Cancelled || end.At.IsZero() { // it has neither worked nor failed, or nobody knows when
+	if end.Outcome == observe.Cancelled || end.At.IsZero() { // neither success nor failure, or at an unknown time
 		return
 	}
 	p := m.at(end.At.UnixNano() / int64(partFor))
@@ -77,7 +77,7 @@ func (m *minute) add(end *observe.End) {
 	p.took[classOf(end.Took)].Add(1)
 }
 
-// at returns the part of that number, cleared if it has another.
+// at returns the part with that number, and clears an older one in its place.
 func (m *minute) at(number int64) *part {
 	p := &m.parts[number%parts]
 	if p.number.Load() < number {
@@ -119,7 +119,7 @@ func (m *minute) fill(now time.Time, t *observe.Traffic) {
 	t.P50, t.P99 = quantile(took[:], t.Requests, 50), quantile(took[:], t.Requests, 99)
 }
 
-// quantile returns how long the fastest percent of requests took at most, in milliseconds.
+// quantile returns in milliseconds the time that percent of all requests did not exceed.
 func quantile(took []int, all, percent int) float64 {
 	below := 0
 	for class, n := range took {

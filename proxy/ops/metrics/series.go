@@ -50,7 +50,7 @@ func seriesIn(l *atomic.Value, method string, outcome observe.Outcome) *series {
 		l.CompareAndSwap(nil, &series{method: method})
 		k, _ = l.Load().(*series)
 	}
-	if k == nil || k.method != method { // a prompt is also what arguments are completed for
+	if k == nil || k.method != method { // a prompt has series for prompts/get or for completion
 		return nil
 	}
 	return k

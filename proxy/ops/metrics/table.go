@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// A table holds the series of one metric by their labels. Readers take no lock, and entries stay. Adding copies the
-// map: that is rare, since there are few series.
+// A table holds the series of one metric by their labels. Readers take no lock, and entries are never removed. Adding
+// copies the map, which is rare because there are few series.
 type table[K comparable, V any] struct {
-	most int // entries; one more for each key that stands for the rest
+	most int // entries, besides those for the rest
 
-	entries atomic.Pointer[map[K]*V] // never changed, but replaced
-	mu      sync.Mutex               // held by who replaces it
+	entries atomic.Pointer[map[K]*V] // immutable; add replaces it
+	mu      sync.Mutex               // held to replace entries
 }
 
 func (t *table[K, V]) all() map[K]*V {
@@ -25,7 +25,7 @@ func (t *table[K, V]) all() map[K]*V {
 // find returns the series of k, nil if there is none.
 func (t *table[K, V]) find(k K) *V { return t.all()[k] }
 
-// add returns the series of k, a new one if need be; nil if there is no room for it.
+// add returns the series of k, a new one if there is none; nil if the table is full.
 func (t *table[K, V]) add(k K) *V {
 	if v := t.find(k); v != nil || len(t.all()) >= t.most {
 		return v
@@ -33,7 +33,7 @@ func (t *table[K, V]) add(k K) *V {
 	return t.enter(k, t.most)
 }
 
-// get returns the series of k, or that of rest if the table is full. There must be few keys for the rest.
+// get returns the series of k, or that of rest if the table is full. Callers use few different keys for rest.
 func (t *table[K, V]) get(k, rest K) *V {
 	if v := t.add(k); v != nil {
 		return v
@@ -49,7 +49,7 @@ func (t *table[K, V]) enter(k K, most int) *V {
 	defer t.mu.Unlock()
 	now := t.all()
 	if v := now[k]; v != nil || len(now) >= most {
-		return v // somebody was faster
+		return v // another goroutine was faster
 	}
 	next := make(map[K]*V, len(now)+1)
 	maps.Copy(next, now)

@@ -12,7 +12,7 @@ import (
 // docs/gen-ai/mcp.md), in development but for error.type and network.*.
 const (
 	keyMethod     = "mcp.method.name"
-	keySession    = "mcp.session.id" // as in the log: the real one lets in whoever knows it
+	keySession    = "mcp.session.id" // as in the log: the real one is a secret
 	keyVersion    = "mcp.protocol.version"
 	keyTool       = "gen_ai.tool.name"
 	keyPrompt     = "gen_ai.prompt.name"
@@ -24,34 +24,34 @@ const (
 	keyProtocol   = "network.protocol.name"
 )
 
-// Our own.
+// Our own keys.
 const (
 	keyUpstream  = "mcp_proxy.upstream"
 	keyEra       = "mcp_proxy.era"
 	keyClient    = "mcp_proxy.client"
-	keyPrincipal = "mcp_proxy.principal" // as somebody has configured it
+	keyPrincipal = "mcp_proxy.principal" // as configured
 	keyOutcome   = "mcp_proxy.outcome"
 	keyEvent     = "mcp_proxy.event.id"
 	keyCause     = "mcp_proxy.event.cause"
 
 	eventError = "mcp_proxy.event" // of a span: the event that its error names
-	eventSent  = "mcp_proxy.sent"  // of a client span: its request had to wait until then
+	eventSent  = "mcp_proxy.sent"  // of a client span: the end of a wait before its call was sent
 )
 
 const (
 	toolsCall = "tools/call"
-	longest   = 128 // bytes of what a client has said
+	longest   = 128 // bytes of text from a client
 )
 
-// nameOf is the name of a span: few names, since backends count by them.
+// nameOf returns the name of a span. Names are few, because backends aggregate by them.
 func nameOf(method, target string) string {
 	return strings.TrimSuffix(observe.MethodOf(method)+" "+cut(target), " ")
 }
 
-// cut bounds what a client has said.
+// cut bounds text from a client.
 func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), longest)], "\uFFFD") }
 
-// attributes drops those without a value.
+// attributes returns the attributes of pairs of key and value, without empty values.
 func attributes(pairs ...string) []attribute.KeyValue {
 	all := make([]attribute.KeyValue, 0, len(pairs)/2+1)
 	for i := 0; i < len(pairs); i += 2 {
@@ -62,7 +62,7 @@ func attributes(pairs ...string) []attribute.KeyValue {
 	return all
 }
 
-// arrived are the attributes of a call that begins.
+// arrived returns the attributes of a request that begins.
 func arrived(c observe.Request, from observe.Arrival) []attribute.KeyValue {
 	var transport, protocol string
 	switch from.Transport {
@@ -77,8 +77,8 @@ func arrived(c observe.Request, from observe.Arrival) []attribute.KeyValue {
 		keyTransport, transport, keyProtocol, protocol, keyEra, c.Era, keyClient, c.Client, keyPrincipal, c.Account)
 }
 
-// answered are the attributes of a call at its end. A name that its upstream does not list may be anything that a
-// client made up.
+// answered returns the attributes of a request at its end. It leaves out names that the upstream does not list, because
+// a client may have made them up.
 func answered(c observe.Request) []attribute.KeyValue {
 	all := attributes(keyUpstream, c.Upstream)
 	if c.Listed != nil {
@@ -87,7 +87,7 @@ func answered(c observe.Request) []attribute.KeyValue {
 	return append(all, operation(c.Method)...)
 }
 
-// asked are the attributes of a request to an upstream.
+// asked returns the attributes of a call to an upstream.
 func asked(q observe.Call, target string) []attribute.KeyValue {
 	key := keyPrompt
 	if q.Method == toolsCall {
@@ -97,7 +97,7 @@ func asked(q observe.Call, target string) []attribute.KeyValue {
 		operation(q.Method)...)
 }
 
-// operation is that of a call of a tool.
+// operation returns the operation if a tool is called.
 func operation(method string) []attribute.KeyValue {
 	if method != toolsCall {
 		return nil

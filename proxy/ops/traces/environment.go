@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// An Environment is where the variables of OpenTelemetry send traces. The SDK reads those of the sampler, the resource
-// and the batches.
+// An Environment is the destination of traces by the variables of OpenTelemetry. The SDK reads those of the sampler, the
+// resource and the batches.
 type Environment struct {
-	Off      bool   // they say: nowhere, whoever else wants them
-	Endpoint string // that traces are posted to; "" for none
+	Off      bool   // no traces, whatever the configuration says
+	Endpoint string // URL for POSTs of traces; "" for none
 
 	Headers       map[string]string
 	CA, Cert, Key string // paths of PEM files; "" for none
@@ -21,8 +21,7 @@ type Environment struct {
 	Gzip          bool
 }
 
-// ReadEnvironment reads the variables with get. The error names the variable that cannot be used, never its value; then
-// there are no traces.
+// ReadEnvironment reads the variables with get. The error names an unusable variable, never its value.
 func ReadEnvironment(get func(variable string) string) (Environment, error) {
 	one := func(what string) string {
 		return strings.TrimSpace(cmp.Or(get("OTEL_EXPORTER_OTLP_TRACES_"+what), get("OTEL_EXPORTER_OTLP_"+what)))
@@ -53,7 +52,7 @@ func ReadEnvironment(get func(variable string) string) (Environment, error) {
 	return e, err
 }
 
-// Below returns the URL for traces of a collector with that base URL.
+// Below returns the URL for traces at a collector with that base URL.
 func Below(base string) string { return strings.TrimRight(base, "/") + "/v1/traces" }
 
 func milliseconds(text string) (time.Duration, error) {

@@ -23,7 +23,7 @@ type requestSpan struct {
 
 	mu   sync.Mutex // guards the fields below
 	open map[*callSpan]struct{}
-	told string // the event that a call has named; "" for none
+	told string // the event that the error of a call named; "" for none
 	over bool
 }
 
@@ -52,7 +52,7 @@ func (c *requestSpan) End(seen observe.Request, end observe.End) {
 	left := c.open
 	c.open = nil
 	c.mu.Unlock()
-	for r := range left { // those that were never sent, or nobody waits for
+	for r := range left { // never sent, or abandoned
 		r.end(end)
 	}
 	if seen.Listed != nil {
@@ -82,12 +82,12 @@ func (c *requestSpan) tells(r *callSpan, event string) {
 // A callSpan is the client span of one call to an upstream.
 type callSpan struct {
 	// Static after construction.
-	of      *requestSpan // nil: for none
+	of      *requestSpan // nil if the session made the call for itself
 	span    trace.Span
 	context observe.TraceContext
 	began   time.Time
 
-	once sync.Once // of the end
+	once sync.Once // end
 }
 
 // ID implements [observe.CallTrace].
@@ -122,7 +122,7 @@ func (r *callSpan) end(end observe.End) {
 	})
 }
 
-// fail sets how a span ended. A cancelled one has not failed.
+// fail sets how a span ended. A cancellation is no error.
 func fail(span trace.Span, end observe.End, errorType string) {
 	if end.Outcome == observe.OK {
 		return
@@ -138,7 +138,7 @@ func fail(span trace.Span, end observe.End, errorType string) {
 	}
 }
 
-// tell adds the event of an error, which the log and "mcp-proxy explain" have under the same id.
+// tell adds the event of an error, whose id the log and "mcp-proxy explain" have, too.
 func tell(span trace.Span, end observe.End) {
 	span.AddEvent(eventError, trace.WithAttributes(attribute.String(keyEvent, end.Event), attribute.String(keyCause, end.Cause)))
 }

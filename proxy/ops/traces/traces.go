@@ -21,22 +21,22 @@ import (
 
 // Settings say where traces go. Endpoint must be set.
 type Settings struct {
-	Endpoint    string            // the URL that traces are posted to
-	Headers     map[string]string // of those POSTs
-	HeadersFrom map[string]string // likewise, in files that are read again when they change; they win
-	TLS         *tls.Config       // of an https URL; nil: the system's roots
+	Endpoint    string            // URL for POSTs of traces
+	Headers     map[string]string // of the POSTs
+	HeadersFrom map[string]string // files with values of headers, read again when they change; they override Headers
+	TLS         *tls.Config       // for an https URL; nil means the system's roots
 	Timeout     time.Duration     // of a POST; zero means 10 s
-	Gzip        bool              // compress what is posted
+	Gzip        bool              // compress the body
 
-	// Sample is which part of traces that have no parent is recorded. Nil: what OTEL_TRACES_SAMPLER
-	// says, else all. Where there is a parent it has decided.
+	// Sample is the recorded part of traces without a parent. Nil means OTEL_TRACES_SAMPLER, else all.
+	// The parent decides for other traces.
 	Sample *float64
 
 	Version string       // of the program
 	Log     *slog.Logger // nil discards
 }
 
-// Traces record calls. New makes them.
+// Traces record requests and calls. New makes them.
 type Traces struct {
 	// Static after construction.
 	settings Settings
@@ -47,13 +47,13 @@ type Traces struct {
 	tracer   trace.Tracer
 }
 
-// New returns traces that go where s says. Nothing is recorded before Start.
+// New returns traces with these settings. They record nothing before Start.
 func New(s Settings) *Traces {
 	s.Log = cmp.Or(s.Log, slog.New(slog.DiscardHandler))
 	return &Traces{settings: s, uploads: newUploads(s)}
 }
 
-// Start begins to record, until Shutdown. It is called before anything is followed.
+// Start starts recording until Shutdown. It must be called before Follow.
 func (t *Traces) Start() {
 	s := t.settings
 	exporter := &exporter{SpanExporter: otlptrace.NewUnstarted(t.uploads), log: s.Log}
@@ -65,10 +65,11 @@ func (t *Traces) Start() {
 	t.tracer = t.provider.Tracer(scope, trace.WithInstrumentationVersion(s.Version))
 }
 
-// scope names who has recorded a span.
+// scope is the name of the instrumentation.
 const scope = "github.com/mcp-proxy/mcp-proxy"
 
-// resourceOf describes this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win; invalid ones are left out.
+// resourceOf describes this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it; invalid ones are
+// ignored.
 func resourceOf(version string) *resource.Resource {
 	r, _ := resource.New(context.Background(),
 		resource.WithTelemetrySDK(),
@@ -77,20 +78,20 @@ func resourceOf(version string) *resource.Resource {
 	return r
 }
 
-// Shutdown sends the ended spans, and gives up when ctx is done. Nothing runs after that.
+// Shutdown sends the ended spans, until ctx is done. Nothing runs afterwards.
 func (t *Traces) Shutdown(ctx context.Context) {
 	if t.provider == nil {
 		return
 	}
 	stop := context.AfterFunc(ctx, t.uploads.abort)
 	defer stop()
-	_ = t.provider.Shutdown(context.Background()) // uploads end with ctx, and so this; the exporter has logged what failed
+	_ = t.provider.Shutdown(context.Background()) // ends with uploads, which end with ctx; the exporter has logged failures
 	t.uploads.abort()
 }
 
 var w3c propagation.TraceContext
 
-// parentOf is the span that a context names; invalid if it names none.
+// parentOf returns the span that a context names, an invalid one for none.
 func parentOf(c observe.TraceContext) trace.SpanContext {
 	if c.Parent == "" {
 		return trace.SpanContext{}
@@ -99,17 +100,17 @@ func parentOf(c observe.TraceContext) trace.SpanContext {
 	return trace.SpanContextFromContext(ctx)
 }
 
-// contextOf is the context of a span for upstreams.
+// contextOf returns the context of a span for upstreams.
 func contextOf(ctx context.Context, baggage string) observe.TraceContext {
 	m := make(propagation.MapCarrier, 2)
 	w3c.Inject(ctx, m)
 	return observe.TraceContext{Parent: m["traceparent"], State: m["tracestate"], Baggage: baggage}
 }
 
-// maxBaggage bounds the baggage that is passed on, in bytes (W3C Baggage, 3.3.2).
+// maxBaggage bounds the baggage for upstreams in bytes (W3C Baggage, 3.3.2).
 const maxBaggage = 8192
 
-// What spans are; attributes follow when it is known that they are recorded.
+// The kinds of spans. Attributes follow only on recorded ones.
 var (
 	server = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 	client = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)}
@@ -132,7 +133,7 @@ func below(parent trace.SpanContext) context.Context {
 	return trace.ContextWithRemoteSpanContext(context.Background(), parent)
 }
 
-// Follow begins the span of a call; nil if it is not recorded.
+// Follow begins the span of a request, and returns nil if it is not recorded.
 func (t *Traces) Follow(c observe.Request, from observe.Arrival) observe.Trace {
 	parent, around, with := parentOf(from.Meta), parentOf(from.HTTP), from.Meta.Baggage
 	options := server
@@ -152,7 +153,7 @@ func (t *Traces) Follow(c observe.Request, from observe.Arrival) observe.Trace {
 	return &requestSpan{t: t, ctx: ctx, span: span, baggage: usable(with), open: make(map[*callSpan]struct{})}
 }
 
-// usable returns a baggage that can be passed on, "" for any other.
+// usable returns a valid baggage of bounded size, "" for any other.
 func usable(with string) string {
 	if with == "" || len(with) > maxBaggage {
 		return ""
@@ -163,7 +164,7 @@ func usable(with string) string {
 	return with
 }
 
-// FollowCall begins the span of a request that belongs to no call; nil if it is not recorded.
+// FollowCall begins the span of a call that belongs to no request, and returns nil if it is not recorded.
 func (t *Traces) FollowCall(q observe.Call, own observe.TraceContext) observe.CallTrace {
 	if r := t.begin(below(parentOf(own)), q, "", own.Baggage); r != nil {
 		return r
@@ -171,7 +172,7 @@ func (t *Traces) FollowCall(q observe.Call, own observe.TraceContext) observe.Ca
 	return nil
 }
 
-// begin begins the span of a request; nil if it is not recorded.
+// begin begins the span of a call, and returns nil if it is not recorded.
 func (t *Traces) begin(ctx context.Context, q observe.Call, target, baggage string) *callSpan {
 	ctx, span := t.start(ctx, nameOf(q.Method, target), client...)
 	if span == nil {

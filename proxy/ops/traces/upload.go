@@ -22,8 +22,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
-// uploads post spans to a collector. The exporters of OpenTelemetry would do that, too, but they import gRPC, a tenth of
-// the memory of an idle proxy, and log headers that they cannot use.
+// uploads post spans to a collector. The exporters of OpenTelemetry import gRPC, which is a tenth of the memory of an
+// idle proxy, and log unusable headers with their values.
 type uploads struct {
 	// Static after construction.
 	endpoint string
@@ -60,15 +60,15 @@ func (u *uploads) Stop(context.Context) error {
 	return nil
 }
 
-// tries bounds the attempts for the same spans: later ones wait in a bounded queue.
+// tries bounds the attempts for the same spans, because later spans wait in a bounded queue.
 const tries = 3
 
-// UploadTraces implements [otlptrace.Client]. It retries as the OTLP specification says ("Retryable Response Codes").
+// UploadTraces implements [otlptrace.Client]. It retries as the OTLP specification requires ("Retryable Response Codes").
 func (u *uploads) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(u.ctx, cancel)()
-	// As bytes TracesData is ExportTraceServiceRequest, whose package imports gRPC.
+	// TracesData has the encoding of ExportTraceServiceRequest, whose package imports gRPC.
 	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (u *uploads) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpa
 	return err
 }
 
-// post posts once. Its error is a [backoff.PermanentError] if another try would not help.
+// post posts once. The error is a [backoff.PermanentError] if a retry would not help.
 func (u *uploads) post(ctx context.Context, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
@@ -96,7 +96,7 @@ func (u *uploads) post(ctx context.Context, body []byte) error {
 		return err
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // to reuse the connection
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusAccepted, http.StatusNoContent:
 		return nil
@@ -104,12 +104,12 @@ func (u *uploads) post(ctx context.Context, body []byte) error {
 		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
 			return backoff.RetryAfter(min(seconds, 10))
 		}
-		return statusError(resp.StatusCode)
+		return fmt.Errorf("HTTP %d", resp.StatusCode)
 	}
 	for _, file := range u.files {
-		file.Forget() // the next time
+		file.Forget() // read it again for the next POST
 	}
-	return backoff.Permanent(statusError(resp.StatusCode))
+	return backoff.Permanent(fmt.Errorf("HTTP %d", resp.StatusCode))
 }
 
 func (u *uploads) addHeaders(h http.Header) error {
@@ -133,18 +133,13 @@ func (u *uploads) addHeaders(h http.Header) error {
 
 func zipped(body []byte) []byte {
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b) // which, as the Buffer, never fails
+	w := gzip.NewWriter(&b) // neither fails
 	_, _ = w.Write(body)
 	_ = w.Close()
 	return b.Bytes()
 }
 
-// A statusError is the HTTP status of a failed upload.
-type statusError int
-
-func (e statusError) Error() string { return "HTTP " + strconv.Itoa(int(e)) }
-
-// plain returns an error without the URL, which may have a password or a key.
+// plain returns the text of an error without the URL, which may have a password or a key.
 func plain(err error) string {
 	if e, ok := errors.AsType[*backoff.RetryAfterError](err); ok {
 		return "the collector asks to wait " + e.Duration.String()
@@ -155,12 +150,12 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// An exporter logs when spans begin to be lost, and when that is over. It returns no errors: the SDK would print them to
-// stderr. The SDK calls it from one goroutine at a time.
+// An exporter logs the first lost spans and the first success after that. It returns no errors, because the SDK would
+// print them to stderr. The SDK calls it from one goroutine at a time.
 type exporter struct {
 	sdk.SpanExporter
 	log  *slog.Logger
-	lost int // spans since all was well
+	lost int // spans since the last success
 }
 
 // ExportSpans implements [sdk.SpanExporter].
