@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	linesPerSecond = 100 // about calls, for those that went well and for the others
+	linesPerSecond = 100 // for successful requests, and as many for others
 	longestName    = 128 // bytes of a tool, in a line
 )
 
-// A callLog writes a line for each call. Under load it leaves calls out, successful ones first, and the next
-// line says how many.
+// A callLog writes a line for each request of a client. Under load it leaves out some, successful ones first, and the
+// next line has their number.
 type callLog struct {
 	log          *slog.Logger
 	good, others *rate.Limiter
 	leftOut      atomic.Int64
 }
 
-// LogCalls returns the hooks that write each call to log, without its params.
+// LogCalls returns the hooks that log each request of a client, without its params.
 func LogCalls(log *slog.Logger) observe.Hooks {
 	l := &callLog{
 		log:    log,
@@ -61,7 +61,7 @@ func (l *callLog) ended(c observe.Request, end observe.End) {
 	l.log.Info("call", about...)
 }
 
-// rest logs how many calls were left out since the last line.
+// rest logs how many requests were left out since the last line.
 func (l *callLog) rest(observe.Session, observe.End) {
 	if n := l.leftOut.Swap(0); n > 0 {
 		l.log.Info("calls not logged", "left_out", n)

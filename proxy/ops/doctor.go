@@ -21,10 +21,10 @@ type Diagnosis struct {
 // A Finding is something wrong or suspicious.
 type Finding struct {
 	Level    string `json:"level"`             // error: must be fixed; warning: should be; note
-	Code     string `json:"code"`              // which of them it is, in few words that stay
+	Code     string `json:"code"`              // stable identifier
 	Upstream string `json:"upstream,omitzero"` // "" if it is about none, or several
 	What     string `json:"what"`              // in one sentence
-	Do       string `json:"do"`                // about it
+	Do       string `json:"do"`                // advice
 }
 
 // Levels of a [Finding].
@@ -39,7 +39,7 @@ func (d *Diagnosis) Ill() bool {
 	return slices.ContainsFunc(d.Findings, func(f Finding) bool { return f.Level == LevelError })
 }
 
-// Judge looks for what is wrong or suspicious. The problems are those of [config.Config] and of the files and
+// Judge returns what is wrong or suspicious. The problems are those of [config.Config] and of the files and
 // commands that it names.
 func Judge(cfg *config.Config, trials []Trial, problems config.Problems) *Diagnosis {
 	d := &Diagnosis{File: cfg.File, Upstreams: trials, Findings: []Finding{}}
@@ -122,7 +122,7 @@ func (d *Diagnosis) took(cfg *config.Config, t *Trial) {
 	}
 }
 
-// Beyond tooSlow milliseconds clients do not wait; more than Slow is reported.
+// Clients do not wait longer than tooSlow milliseconds. More than Slow is reported.
 const (
 	tooSlow = 8000
 	Slow    = 3000

@@ -22,16 +22,16 @@ type listedTool struct {
 func readTools(elements []json.RawMessage) (all []listedTool) {
 	for _, e := range elements {
 		t := listedTool{bytes: len(e)}
-		_ = json.Unmarshal(e, &t) // what is no tool has no name
+		_ = json.Unmarshal(e, &t) // an invalid one has no name
 		all = append(all, t)
 	}
 	return all
 }
 
-// Limits of the clients and models of today.
+// Limits of current clients and models.
 const (
 	longName  = 64  // bytes of a name, for models
-	specName  = 128 // and for the specification (2025-11-25 server/tools, "Tool Names")
+	specName  = 128 // bytes of a name, for the specification (2025-11-25 server/tools, "Tool Names")
 	manyTools = 128 // in a list, for most clients
 	hugeTools = 100 << 10
 )
@@ -124,7 +124,7 @@ func (d *Diagnosis) collision(same []exposedTool) {
 	d.found(LevelNote, "collision", "", "give one of the upstreams a prefix if models mix them up", "the names of tools differ in case alone: %s", all)
 }
 
-// uris finds resources that two upstreams list: only the first is read.
+// uris finds resources that two upstreams list. Clients can read only the first.
 func (d *Diagnosis) uris() {
 	first := make(map[string]string)
 	clashes := make(map[string]int)

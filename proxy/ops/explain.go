@@ -18,13 +18,13 @@ import (
 const (
 	AnswerAllowed = "allowed"
 	AnswerDenied  = "denied"
-	AnswerScopes  = "needs scopes"          // it is listed, and refused
-	AnswerDepends = "depends on the client" // and nobody has said who asks
-	AnswerUnknown = "unknown"               // it leads nowhere
+	AnswerScopes  = "needs scopes"          // it is in the list, and calls are refused
+	AnswerDepends = "depends on the client" // the question has no client
+	AnswerUnknown = "unknown"               // the name leads nowhere
 )
 
-// KindUpstream is the kind of an [Explanation] of an upstream itself. Its answer is the state,
-// or AnswerElsewhere, and says nothing of what a client may.
+// KindUpstream is the kind of an [Explanation] of an upstream itself. Its answer is the state or
+// AnswerElsewhere, and not about permissions.
 const (
 	KindUpstream    = "upstream"
 	AnswerElsewhere = "at a host elsewhere"
@@ -35,42 +35,42 @@ type Explanation struct {
 	Name     string   `json:"name"`
 	Kind     string   `json:"kind"`
 	Answer   string   `json:"answer"`
-	Why      string   `json:"why"`                // for people: which rule, and what of it has decided
-	Client   string   `json:"client,omitempty"`   // as logs name it; "" if nobody has said who asks
-	Rule     string   `json:"rule,omitempty"`     // where it is in the configuration; "" if none is about the client
-	Glob     string   `json:"glob,omitempty"`     // that has decided, if one has
-	Matched  string   `json:"matched"`            // what globs were held against
-	Upstream string   `json:"upstream,omitempty"` // "" if the configuration does not say
+	Why      string   `json:"why"`                // for people: the rule, and its deciding part
+	Client   string   `json:"client,omitempty"`   // as in logs; "" if the question has none
+	Rule     string   `json:"rule,omitempty"`     // its key in the configuration; "" if none matches the client
+	Glob     string   `json:"glob,omitempty"`     // that decided; "" for none
+	Matched  string   `json:"matched"`            // the text that globs were compared with
+	Upstream string   `json:"upstream,omitempty"` // "" if not known
 	Needs    []string `json:"needs,omitempty"`    // all scopes
 	Missing  []string `json:"missing,omitempty"`
 	Limits   string   `json:"limits,omitempty"` // of the rule: "rate 10/s, inFlight 16"
-	Rules    []Ruling `json:"rules,omitempty"`  // what each policy says, if nobody has said who asks
-	Notes    []string `json:"notes,omitempty"`  // what is not certain
+	Rules    []Ruling `json:"rules,omitempty"`  // the answer of each policy, if the question has no client
+	Notes    []string `json:"notes,omitempty"`  // about uncertainty
 
-	// Of a proxy or host that runs.
+	// Of a running proxy or host.
 	Running  bool            `json:"running,omitempty"` // always true
 	Leads    string          `json:"leads,omitempty"`   // for people: why the name leads to the upstream
 	Original string          `json:"original,omitempty"`
 	Exposed  string          `json:"exposed,omitempty"` // the name that clients see
-	Listed   string          `json:"listed,omitempty"`  // by the upstream: yes, no, or unknown while nobody has asked it
+	Listed   string          `json:"listed,omitempty"`  // by the upstream: yes, no, or unknown before its first list
 	Link     string          `json:"link,omitempty"`    // to the host of the upstream; "" if it runs here
 	Servers  []Servers       `json:"servers,omitempty"` // of the upstream, if it runs here
 	Failed   observe.Failure `json:"failed,omitzero"`   // of the upstream, as in the status
 }
 
-// A Ruling is what one policy says of something.
+// A Ruling is the answer of one policy.
 type Ruling struct {
-	Rule   string   `json:"rule"` // where it is in the configuration
-	Who    string   `json:"who"`  // whom it is about
+	Rule   string   `json:"rule"` // its key in the configuration
+	Who    string   `json:"who"`  // the clients that it is about
 	Answer string   `json:"answer"`
-	Glob   string   `json:"glob,omitempty"` // that has decided, if one has
+	Glob   string   `json:"glob,omitempty"` // that decided; "" for none
 	Needs  []string `json:"needs,omitempty"`
 }
 
 // Servers counts the servers of an upstream in one state.
 type Servers struct {
 	Era    string   `json:"era"`             // of the streams to them
-	Speaks []string `json:"speaks,omitzero"` // the eras of the upstream, as far as is known
+	Speaks []string `json:"speaks,omitzero"` // the known eras of the upstream
 	State  string   `json:"state"`
 	Count  int      `json:"count"`
 }
@@ -82,7 +82,7 @@ func (e *Explanation) note(format string, args ...any) {
 	e.Notes = append(e.Notes, fmt.Sprintf(format, args...))
 }
 
-// An Explainer holds what an [Explanation] is made from.
+// An Explainer has the inputs of an [Explanation].
 type Explainer struct {
 	Config   *config.Config
 	Policies *policy.Policies // nil on a host
@@ -90,8 +90,9 @@ type Explainer struct {
 	Now      observe.Snapshot
 }
 
-// Explain says where a name or a URI leads now, what its upstream lists, what the servers of that do,
-// and what the client may do that as names, or each policy if it is "". It starts and asks nothing.
+// Explain says where a name or a URI leads now, what its upstream lists, what the upstream's servers do,
+// and what a client may do with it: the client that as names, or for "" a client of each policy. It sends
+// no requests. The error is about as.
 func (x *Explainer) Explain(name, as string) (*Explanation, error) {
 	e := &Explanation{Name: name, Running: true}
 	who, err := e.clientOf(x.Config, as)
@@ -124,8 +125,9 @@ func (x *Explainer) Explain(name, as string) (*Explanation, error) {
 	return e, nil
 }
 
-// ExplainHost says which upstream of a host a name is for, by called, and what its servers do. The proxies
-// that are linked to the host know which names clients see, and what they may do: as is "".
+// ExplainHost says which upstream of a host a name belongs to, by the function called, and what its servers
+// do. Only the proxies that are linked to the host know the names and permissions of clients, so as must
+// be "".
 func ExplainHost(name, as string, now observe.Snapshot, called func(name string) (u *config.Upstream, original string)) (*Explanation, error) {
 	if as != "" {
 		return nil, errors.New("a host knows no clients: ask the proxy that is linked to it")
@@ -149,7 +151,7 @@ func ExplainHost(name, as string, now observe.Snapshot, called func(name string)
 	return e, nil
 }
 
-// kind tells a URI from a name. Whether a name is a tool or a prompt is decided by the lists of upstreams.
+// kind distinguishes URIs from names. The lists of upstreams distinguish tools from prompts.
 func (e *Explanation) kind() policy.Kind {
 	e.Kind = "tool"
 	if !isURI.MatchString(e.Name) {
@@ -162,7 +164,7 @@ func (e *Explanation) kind() policy.Kind {
 	return policy.Resource
 }
 
-// clientOf parses who asks: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
+// clientOf parses a client: anonymous, operator, token:NAME, user:NAME, certificate:NAME@AUTHORITY or
 // jwt:SUBJECT@ISSUER; nil for "".
 func (e *Explanation) clientOf(cfg *config.Config, as string) (*identity.Identity, error) {
 	kind, name, _ := strings.Cut(as, ":")
@@ -215,7 +217,7 @@ func checkIssuer(cfg *config.Config, name string) error {
 	return fmt.Errorf("%q is not an issuer of auth.jwt%s", name, config.DidYouMean(name, known))
 }
 
-// upstreamOr explains a name that leads nowhere: as the name of an upstream, or with a suggestion.
+// upstreamOr explains a name that leads nowhere as that of an upstream, or suggests another name.
 func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
 	var upstreams []string
 	for _, t := range all {
@@ -224,7 +226,7 @@ func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
 			continue
 		}
 		e.Kind, e.Upstream, e.Answer, e.Why, e.Notes = KindUpstream, t.Upstream, cmp.Or(t.State, AnswerElsewhere), "", nil
-		e.Link = t.Link // serversIn has its last failure
+		e.Link = t.Link // serversIn adds its last failure
 		return
 	}
 	if near := config.Nearest(e.Name, names); near != "" {
@@ -259,7 +261,7 @@ func (e *Explanation) behind(links []observe.Link) {
 	}
 }
 
-// listOf returns the list that has the kind of a policy.
+// listOf returns the list for the kind of a policy.
 func listOf(k policy.Kind) catalog.Kind {
 	switch k {
 	case policy.Tool:

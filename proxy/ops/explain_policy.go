@@ -12,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// decide answers by the policies.
+// decide sets the answer of the policies.
 func (e *Explanation) decide(cfg *config.Config, policies *policy.Policies, who *identity.Identity, kind policy.Kind) {
 	if who == nil && len(cfg.Policies) > 0 {
 		e.decideForAll(cfg, policies, kind)
@@ -52,7 +52,7 @@ func answerOf(d policy.Decision) string {
 	return AnswerAllowed
 }
 
-// whoText names the clients that a policy is about.
+// whoText describes the clients that a policy is about.
 func whoText(w config.Who) string {
 	var parts []string
 	for _, p := range []struct{ what, name string }{
@@ -76,7 +76,7 @@ func whoText(w config.Who) string {
 	return strings.Join(parts, ", ")
 }
 
-// hidden sets the answer for what no client may use.
+// hidden sets the answer for a name that no client may use.
 func (e *Explanation) hidden(why string) {
 	e.Answer, e.Why, e.Rules = AnswerDenied, why, nil
 }
@@ -88,7 +88,7 @@ func fileOf(file string) string {
 	return file
 }
 
-// because sets the deciding rule, and why it decided so.
+// because sets the deciding rule and its reason.
 func (e *Explanation) because(g *policy.Grant, file string) {
 	if g == nil {
 		e.Why = fmt.Sprintf("%s has no policies: everything is allowed", fileOf(file))

@@ -13,19 +13,19 @@ import (
 
 const (
 	mostEvents    = 1000    // that are kept
-	mostUpstreams = 1000    // whose starts are counted
+	mostUpstreams = 1000    // with a count of starts
 	mostDetail    = 4 << 20 // bytes of stderr and lists; beyond that the oldest events lose theirs
-	mostBefore    = 5       // events before another one that are told with it
-	mostListed    = 20      // calls and clients of one event
-	longText      = 400     // bytes of what an error says
-	longError     = 4 << 10 // bytes of what the log says of it
+	mostBefore    = 5       // earlier events in the details of one
+	mostListed    = 20      // requests and clients of one event
+	longText      = 400     // bytes of the text of an error
+	longError     = 4 << 10 // bytes of the text of the log
 )
 
 // A History keeps the last 1,000 events in memory. When it is full, the upstream or link with the most events
 // loses its oldest. The zero value is empty.
 type History struct {
-	// Behind returns the name of the link to the host of an upstream, "" if the upstream runs here. Nil if
-	// all do. It is called when events are read.
+	// Behind returns the name of the link to the host of an upstream, "" if the upstream runs here. Nil means
+	// that all do. It is called when events are read.
 	Behind func(upstream string) string
 
 	mu        sync.Mutex   // guards the fields below
@@ -36,16 +36,16 @@ type History struct {
 	starts    map[string]started
 }
 
-// A keptEvent is an event as reported, with the clients that got its error. The History counts those itself.
+// A keptEvent is an event as reported, with the clients that got its error, which the History counts itself.
 type keptEvent struct {
 	observe.Event
-	lost     []observe.LostRequest // as clients' sessions have told of them
-	lostMore int
-	inFlight int // such calls
-	detail   int // bytes, as counted
+	lost     []observe.LostRequest // as sessions reported them
+	lostMore int                   // that lost leaves out
+	inFlight int                   // lost and lostMore
+	detail   int                   // bytes, as counted in History
 }
 
-// about is what an event happened to.
+// about is the upstream or link of an event.
 type about struct{ upstream, link string }
 
 func (k *keptEvent) about() about {
@@ -61,7 +61,7 @@ type started struct {
 	last  time.Time
 }
 
-// Hooks returns what fills the History.
+// Hooks returns the hooks that fill the History.
 func (h *History) Hooks() observe.Hooks {
 	return observe.Hooks{UpstreamStarted: h.started, Happened: h.happened, RequestLost: h.lost}
 }
@@ -106,7 +106,7 @@ func (h *History) addLocked(e observe.Event) *keptEvent {
 	return k
 }
 
-// replaceLocked updates an event, but keeps what was counted for clients.
+// replaceLocked updates an event, but keeps the counts of clients.
 func (h *History) replaceLocked(k *keptEvent, e observe.Event) {
 	e.InFlight = max(e.InFlight, k.inFlight)
 	e.Time, e.Errors, e.Told, e.ToldLeftOut = k.Time, k.Errors, k.Told, k.ToldLeftOut
@@ -127,8 +127,8 @@ func cut(text string, most int) string {
 	return strings.Clone(strings.ToValidUTF8(text[:most], ""))
 }
 
-// forgetLocked drops the oldest event of the upstream or link with the most: one server that fails again and again
-// does not push out the events of others.
+// forgetLocked drops the oldest event of the upstream or link with the most events, so that one failing server does not
+// push out the events of others.
 func (h *History) forgetLocked() {
 	count, most := make(map[about]int), about{}
 	for _, k := range h.events {
@@ -231,7 +231,8 @@ func (h *History) List(since string, limit int) observe.Events {
 	return list
 }
 
-// place says which host has the rest of an event that was not seen here. An intended end has no more.
+// place adds the link to the host that has the rest of an event, if only its errors were seen here. An intended end has
+// no event there.
 func (h *History) place(e *observe.EventLine) {
 	if e.Kind != observe.HeardOf {
 		return
@@ -264,7 +265,7 @@ func (h *History) list(since string, limit int) observe.Events {
 	return list
 }
 
-// Find returns an event with all details.
+// Find returns an event with all details. It reports false if the event is unknown.
 func (h *History) Find(id string) (observe.Event, bool) {
 	e, ok := h.find(id)
 	h.place(&e.EventLine)
@@ -280,7 +281,7 @@ func (h *History) find(id string) (observe.Event, bool) {
 		return observe.Event{}, false
 	}
 	e := k.Event
-	e.Told = slices.Clone(k.Told) // which goes on
+	e.Told = slices.Clone(k.Told) // told changes it in place
 	if len(k.lost) > 0 || k.lostMore > 0 {
 		e.Calls, e.CallsLeftOut = slices.Clone(k.lost), k.lostMore
 	}

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/json"
@@ -18,9 +17,9 @@ import (
 //go:embed pages
 var files embed.FS
 
-// A page is one page for browsers, which is at /, with its scripts and styles. They are static files, the
-// same for everybody. What they show they fetch, with a token where one is needed.
-type page struct{ paths map[string]file }
+// A page is the page at / for browsers, with its scripts and styles, by path. The files are static and the same
+// for everybody. They fetch the data that they show, with a token if one is needed.
+type page map[string]file
 
 type file struct {
 	kind, etag string
@@ -33,14 +32,14 @@ var (
 	connectPage   = load("connect", "entries")
 )
 
-// load returns the page of a name: its HTML, its scripts, and what all pages have.
-func load(name string, scripts ...string) *page {
-	p := &page{paths: map[string]file{"/": read(name + ".html")}}
+// load returns the page of that name: its HTML, its scripts, and the files of all pages.
+func load(name string, scripts ...string) page {
+	p := page{"/": read(name + ".html")}
 	for _, script := range append(scripts, name, "page") {
-		p.paths["/"+script+".js"] = read(script + ".js")
+		p["/"+script+".js"] = read(script + ".js")
 	}
 	for _, shared := range []string{"page.css", "mark.svg"} {
-		p.paths["/"+shared] = read(shared)
+		p["/"+shared] = read(shared)
 	}
 	return p
 }
@@ -53,7 +52,7 @@ func read(name string) file {
 	return file{kinds[path.Ext(name)], fmt.Sprintf(`"%x"`, sha256.Sum256(text)), text}
 }
 
-// kinds are the content types, independent of what the system has registered.
+// kinds are the content types, which do not depend on those of the system.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -62,14 +61,14 @@ var kinds = map[string]string{
 }
 
 // has reports whether a path belongs to the page.
-func (p *page) has(path string) bool {
-	_, ok := p.paths[path]
+func (p page) has(path string) bool {
+	_, ok := p[path]
 	return ok
 }
 
 // serve answers r, whose path p has, with a status: 401 for the page that asks for a token.
-func (p *page) serve(w http.ResponseWriter, r *http.Request, status int) {
-	f := p.paths[r.URL.Path]
+func (p page) serve(w http.ResponseWriter, r *http.Request, status int) {
+	f := p[r.URL.Path]
 	for name, value := range headers {
 		w.Header().Set(name, value)
 	}
@@ -81,12 +80,12 @@ func (p *page) serve(w http.ResponseWriter, r *http.Request, status int) {
 	}
 	w.WriteHeader(status)
 	if status != http.StatusNotModified {
-		_, _ = bytes.NewReader(f.text).WriteTo(w) // that the browser went is its business
+		_, _ = w.Write(f.text) // the browser may have disconnected
 	}
 }
 
-// headers restrict a page to its own files and to the answers of the proxy. Nobody may show it in a frame, and no
-// text that it shows becomes HTML or a script.
+// headers restrict a page to its own files and to the answers of the proxy. Other sites cannot show it in a frame, and
+// text that it shows cannot become HTML or a script.
 var headers = map[string]string{
 	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -96,14 +95,14 @@ var headers = map[string]string{
 	"X-Content-Type-Options":       "nosniff",
 }
 
-// isForPeople reports whether a browser asks for a page to show it, rather than a program for data.
+// isForPeople reports whether a browser asks for a page to show, and not a program for data.
 func isForPeople(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
 // connectData is the path of the data of the page at /.
 const connectData = "/connect.json"
 
-// A ConnectPage is the page at / of serve: how clients connect, and to what. A client that may not connect
-// gets a page that asks for the token. A nil ConnectPage has no path.
+// A ConnectPage is the page at / of serve, which says how clients connect, and to what. A client that may not
+// connect gets a page that asks for the token. A nil ConnectPage has no path.
 type ConnectPage struct {
 	Guard interface {
 		OwnPage(http.ResponseWriter, *http.Request) (who *identity.Identity, why *identity.Refusal, ok bool)
@@ -139,6 +138,6 @@ func (h *ConnectPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		_ = json.NewEncoder(w).Encode(h.Tell(who, r)) // that the browser went is its business
+		_ = json.NewEncoder(w).Encode(h.Tell(who, r)) // the browser may have disconnected
 	}
 }

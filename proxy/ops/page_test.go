@@ -13,8 +13,8 @@ import (
 func TestPagesAreWhole(t *testing.T) {
 	refers := regexp.MustCompile(`(?:src|href)="([^"#]+)"|from "(\.[^"]+)"`)
 	inline := regexp.MustCompile(`(?i)<style|<script[^>]*>[^<]|\sstyle=|\son[a-z]+=|javascript:|innerHTML`)
-	for _, p := range []*page{operatorsPage, connectPage} {
-		for path, f := range p.paths {
+	for _, p := range []page{operatorsPage, connectPage} {
+		for path, f := range p {
 			for _, m := range refers.FindAllStringSubmatch(string(f.text), -1) {
 				to := "/" + strings.TrimPrefix(m[1]+m[2], "./")
 				if !p.has(to) {

@@ -11,11 +11,11 @@ import (
 // A Check is one condition of readiness.
 type Check struct {
 	Name  string // "drain", "listeners", "upstream docs"
-	Among string // "upstreams", if only who may see the status is told the name; "" if anybody is
-	Why   string // what is wrong, in few words; "" if nothing is
+	Among string // replaces Name for requests that may not read the status: "upstreams"; "" if Name is public
+	Why   string // it fails, in a few words; "" if it passes
 }
 
-// withoutNames merges the checks that have the same Among, and drops their names.
+// withoutNames replaces the names of checks by their Among, and merges those with the same.
 func withoutNames(all []Check) (few []Check) {
 	for _, c := range all {
 		if c.Among != "" {
@@ -33,8 +33,8 @@ func withoutNames(all []Check) (few []Check) {
 	return few
 }
 
-// serveReady is /readyz: 200 if all checks pass, else 503 with a line for each that fails. ?verbose lists all of
-// them. Probes carry no token, so without one the lines name no upstream and no link.
+// serveReady serves /readyz: 200 if all checks pass, else 503 with a line for each that fails. ?verbose lists all
+// checks. Without a token the lines name no upstream and no link.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	var all, wrong []string
 	checks := s.Ready()

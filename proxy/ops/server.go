@@ -17,47 +17,47 @@ import (
 // A Server answers operators:
 //
 //	/          the page for browsers, with what belongs to it
-//	/livez     200 while the program runs: nothing but its own death makes it fail
-//	/readyz    200, or 503 with what is not ready, by name for who may read the status; ?verbose
-//	           lists all checks
-//	/metrics   if there are any
+//	/livez     200 while the program runs
+//	/readyz    200, or 503 with the checks that fail, with names for requests that may read the
+//	           status; ?verbose lists all checks
+//	/metrics   for Prometheus
 //	/status    the Snapshot as JSON
-//	/calls     what is in flight, as JSON
-//	/events    what has ended though nobody wanted it to, as JSON; /events/ID is all about one
+//	/calls     requests of clients in flight, as JSON
+//	/events    unexpected ends, as JSON; /events/ID has all details of one
 //	/explain/NAME   where a name leads, and what ?as=CLIENT may do with it, as JSON
 //	/tap       messages as they pass, as lines of JSON
 //
 // It is an [http.Handler]. Its fields must not change once it serves.
 type Server struct {
 	Snapshot func() observe.Snapshot
-	Ready    func() []Check       // what has to be well before clients should come
-	Calls    func() observe.Calls // what is in flight
+	Ready    func() []Check // checks of readiness
+	Calls    func() observe.Calls
 
 	History *History // of events
 
-	// Explain says where a name leads, and what the client as may do with it, if that is not
-	// "". The error is about the question.
+	// Explain says where a name leads, and what the client as may do with it, unless that is "". The
+	// error is about as.
 	Explain  func(name, as string) (*Explanation, error)
-	Taps     *tap.Taps // at /tap; nil: there is none
-	Payloads bool      // taps on a Unix socket may show what is in messages
+	Taps     *tap.Taps // at /tap; nil for none
+	Payloads bool      // taps on a Unix socket may show the content of messages
 	Version  string    // of the program, for recordings
 
-	// Metrics is at /metrics. On TCP everybody may read it who is Named. Nil: there is none.
+	// Metrics is at /metrics; nil for none. On TCP requests that are Named need no token for it.
 	Metrics http.Handler
 
-	// Admit refuses requests whose Host is not ours, and returns why. A page of another site must not
-	// read what is here, under whatever name it reaches us.
+	// Admit answers requests for a wrong Host with an error, and returns it. A page of another site
+	// must not read this server under a name of its own.
 	Admit func(w http.ResponseWriter, r *http.Request) error
 
-	// FromOtherSite reports whether a browser sends a request for a page that is not ours.
+	// FromOtherSite reports whether a browser sends a request for a page of another site.
 	FromOtherSite func(r *http.Request) bool
 
-	// Named reports whether a request that Admit lets pass has a Host of ours, and not just
-	// any, which may be another site's. Nil: all have.
+	// Named reports whether the Host of an admitted request is one of ours, and not just any, which
+	// may be another site's. Nil means that all are.
 	Named func(r *http.Request) bool
 
 	// Token returns the bearer token that requests over TCP need, except for probes and metrics. Nil
-	// refuses them all.
+	// refuses all such requests.
 	Token func() (string, error)
 }
 
@@ -93,7 +93,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		switch why := s.refusal(r); {
 		case why == "":
 			s.route(w, r)
-		case s.Token == nil: // no token will do, so none is asked for
+		case s.Token == nil: // there is no token to ask for
 			http.Error(w, why, http.StatusForbidden)
 		default:
 			w.Header().Set("WWW-Authenticate", "Bearer")
@@ -130,8 +130,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 // mayRead reports whether r may read everything.
 func (s *Server) mayRead(r *http.Request) bool { return onSocket(r) || s.refusal(r) == "" }
 
-// isVisit reports whether a browser follows a link to the page. The page has no data: it fetches that from its own
-// site.
+// isVisit reports whether a browser follows a link to the page. The page has no data and fetches it from its own site.
 func isVisit(r *http.Request) bool {
 	return r.URL.Path == "/" && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 }
@@ -142,8 +141,8 @@ func onSocket(r *http.Request) bool {
 	return at != nil && at.Network() == "unix"
 }
 
-// isHere reports whether a Host names this machine only. A forwarded port leads browsers to a Unix socket: a page
-// whose own name leads to that port must not read what needs no token here.
+// isHere reports whether a Host names only this machine. A forwarded port leads browsers to a Unix socket, which needs
+// no token, so a page of another site must not reach it under the site's own name.
 func isHere(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -152,7 +151,7 @@ func isHere(host string) bool {
 	return host == "" || strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
-// refusal returns why r, which needs the token, is refused; "" if it carries the token.
+// refusal returns why r, which needs the token, is refused, "" if it carries the token.
 func (s *Server) refusal(r *http.Request) string {
 	switch {
 	case s.Token == nil && r.URL.Path == "/metrics":
@@ -171,7 +170,7 @@ func (s *Server) refusal(r *http.Request) string {
 	return ""
 }
 
-// serveStatus is /status: the Snapshot as JSON, with empty arrays instead of null.
+// serveStatus serves /status: the Snapshot as JSON, with empty arrays instead of null.
 func (s *Server) serveStatus(w http.ResponseWriter) {
 	now := s.Snapshot()
 	now.Traffic = append([]observe.Traffic{}, now.Traffic...)
@@ -181,7 +180,7 @@ func (s *Server) serveStatus(w http.ResponseWriter) {
 	sayJSON(w, now)
 }
 
-// serveCalls is /calls.
+// serveCalls serves /calls.
 func (s *Server) serveCalls(w http.ResponseWriter) {
 	now := s.Calls()
 	now.Calls = append([]observe.OpenRequest{}, now.Calls...)
@@ -191,14 +190,14 @@ func (s *Server) serveCalls(w http.ResponseWriter) {
 // sayJSON answers with a value as JSON.
 func sayJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // that the operator went is his business
+	_ = json.NewEncoder(w).Encode(v) // the operator may have disconnected
 }
 
 // usualEvents is the default limit of a list.
 const usualEvents = 100
 
-// serveEvents is /events: a list, newest first. ?since=ID leaves out that event and those before it, ?limit=N
-// those beyond the newest N.
+// serveEvents serves /events: a list, the newest first. ?since=ID leaves out that event and older ones, ?limit=N
+// all but the newest N.
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	limit := usualEvents
 	if text := r.URL.Query().Get("limit"); text != "" {
@@ -211,7 +210,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	sayJSON(w, s.History.List(r.URL.Query().Get("since"), limit))
 }
 
-// serveEvent is /events/ID: one event with all details.
+// serveEvent serves /events/ID: one event with all details.
 func (s *Server) serveEvent(w http.ResponseWriter, id string) {
 	e, ok := s.History.Find(id)
 	if !ok {
@@ -221,10 +220,10 @@ func (s *Server) serveEvent(w http.ResponseWriter, id string) {
 	sayJSON(w, e)
 }
 
-// longestQuestion bounds the requested name, in bytes.
+// longestQuestion bounds a requested name in bytes.
 const longestQuestion = 4 << 10
 
-// serveExplanation is /explain/NAME.
+// serveExplanation serves /explain/NAME.
 func (s *Server) serveExplanation(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "" || len(name) > longestQuestion {
 		http.Error(w, fmt.Sprintf("a name must have 1 to %d bytes", longestQuestion), http.StatusBadRequest)

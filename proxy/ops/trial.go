@@ -13,19 +13,19 @@ type Trial struct {
 	Link      string `json:"link,omitzero"` // that leads to its host; "" for one that was started here
 	Transport string `json:"transport"`     // stdio, http, http+sse, websocket or link
 
-	// Failed says in one sentence why it did not start, or which list it did not give; "" if
-	// all went well. Cause is the same in few words, as errors have it.
+	// Failed says in one sentence why it did not start or which list failed; "" for success. Cause is the
+	// same in a few words, as in errors.
 	Failed string        `json:"failed,omitzero"`
 	Cause  jsonrpc.Cause `json:"cause,omitzero"`
-	Event  string        `json:"event,omitzero"` // of that end, as in the log; "" for none
+	Event  string        `json:"event,omitzero"` // of the failure, as in the log; "" for none
 
-	Server  string   `json:"server,omitzero"`  // what it calls itself, with its version
-	Version string   `json:"version,omitzero"` // of the protocol, as agreed with it
-	Speaks  []string `json:"speaks,omitzero"`  // its eras: legacy, modern; none: not known
+	Server  string   `json:"server,omitzero"`  // its own name and version
+	Version string   `json:"version,omitzero"` // of the protocol, as negotiated
+	Speaks  []string `json:"speaks,omitzero"`  // its eras: legacy, modern; empty if not known
 
-	StartMs float64 `json:"startMs"` // until it answered initialize; of one that takes long: with nothing else starting
+	StartMs float64 `json:"startMs"` // until it answered initialize; a slow start is repeated with nothing else starting
 	ListMs  float64 `json:"listMs"`  // for all lists
-	StopMs  float64 `json:"stopMs"`  // of a process: from the end of its stdin until it had exited; 0: not known
+	StopMs  float64 `json:"stopMs"`  // of a process: from the end of its stdin to its exit; 0 if not known
 
 	Tools     ListSize `json:"tools"`
 	Prompts   ListSize `json:"prompts"`
@@ -33,9 +33,9 @@ type Trial struct {
 	Templates ListSize `json:"templates"`
 
 	Unusable int      `json:"unusable"`        // lines on its stdout that were no message
-	Stderr   []string `json:"stderr,omitzero"` // its last lines, of one that failed
+	Stderr   []string `json:"stderr,omitzero"` // its last lines, after a failure
 
-	Hint      string                       `json:"-"` // what to do about a command that could not be started; "" if that is not why
+	Hint      string                       `json:"-"` // advice about a command that could not be started; "" for other failures
 	StopGrace time.Duration                `json:"-"`
 	Lists     map[string][]json.RawMessage `json:"-"` // by member of the result
 }
