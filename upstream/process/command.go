@@ -22,22 +22,22 @@ type Command struct {
 	Args []string // without the program's own name
 	Dir  string   // working directory; "" means ours
 
-	// Env is added to the environment, "NAME=value" each, and wins.
+	// Env is added to the environment as "NAME=value", and overrides inherited variables.
 	Env []string
 
-	// InheritEnv names variables that the process gets from ours besides the
-	// few that every program needs; "all" means all of them. The rest is kept
-	// from it, since secrets of the proxy are not secrets of its upstreams.
+	// InheritEnv names variables that the process inherits besides the few that every
+	// program needs; "all" means all of them. Others are not inherited, since upstreams
+	// must not get the proxy's secrets.
 	InheritEnv []string
 
-	WriteTimeout time.Duration // for stdin to take a piece of what is written; zero means 60 s
-	StopGrace    time.Duration // between the steps of a stop; zero means 2 s
+	WriteTimeout time.Duration // of writing to stdin without progress; zero means 60 s
+	StopGrace    time.Duration // of each step of a stop; zero means 2 s
 }
 
 func (c *Command) writeTimeout() time.Duration { return cmp.Or(c.WriteTimeout, 60*time.Second) }
 func (c *Command) stopGrace() time.Duration    { return cmp.Or(c.StopGrace, 2*time.Second) }
 
-// cmd returns the command, ready to start but for its files.
+// cmd returns the command without its files.
 func (c *Command) cmd() (*exec.Cmd, error) {
 	if c.Path == "" {
 		return nil, errNoCommand
@@ -56,26 +56,26 @@ func (c *Command) cmd() (*exec.Cmd, error) {
 	return cmd, cmd.Err
 }
 
-// A Fault is what sort of mistake keeps a command from being started.
+// A Fault is the class of a [StartError].
 type Fault byte
 
 // The faults.
 const (
-	CannotRun    Fault = iota // no processes or descriptors left, for example: that passes
-	NoCommand                 // it is not there
-	NoDir                     // its working directory is not
-	NotPermitted              // we may not run it
-	NotProgram                // the system does not know how to
-	NotOnPath                 // it is in the working directory, where nothing is looked for
+	CannotRun    Fault = iota // temporary, for example too many processes or descriptors
+	NoCommand                 // the command does not exist
+	NoDir                     // the working directory does not exist
+	NotPermitted              // the command is not executable
+	NotProgram                // the file has no executable format
+	NotOnPath                 // the command is only in the working directory, which is not searched
 )
 
-// faults are as clients hear of them.
+// faults are the texts for clients.
 var faults = [...]string{
 	"the command cannot be run", "command not found", "no such working directory", "permission denied", "the command is no program",
 	"the command is not on the PATH, but in the working directory",
 }
 
-// A StartError is why a command was not started: the Err of a [jsonrpc.ClosedError].
+// A StartError is the Err of the [jsonrpc.ClosedError] that Start returns.
 type StartError struct {
 	Fault Fault
 	err   error
@@ -84,7 +84,7 @@ type StartError struct {
 // Error implements error.
 func (e *StartError) Error() string { return e.err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (e *StartError) Unwrap() error { return e.err }
 
 func faultOf(err error) Fault {
@@ -103,7 +103,7 @@ func faultOf(err error) Fault {
 	return CannotRun
 }
 
-// notStarted is the end of a process that never was, because of err.
+// notStarted returns the end of a process that could not be started because of err.
 func notStarted(err error) *jsonrpc.ClosedError {
 	fault := faultOf(err)
 	return &jsonrpc.ClosedError{
@@ -117,7 +117,8 @@ var (
 	errNoDir     = errors.New("working directory")
 )
 
-// checkDir finds what the kernel would blame on the program.
+// checkDir returns an error for a bad working directory, which the kernel would report as an
+// error of the program.
 func checkDir(dir string) error {
 	if dir == "" {
 		return nil
@@ -129,14 +130,13 @@ func checkDir(dir string) error {
 	return err
 }
 
-// Check reports why the command cannot be run, without running it, and what is wrong
-// with its working directory; nil is nothing.
+// Check returns the errors of the command and of its working directory, without running it.
 func (c *Command) Check() (command, dir error) {
 	_, command = c.lookPath()
 	return command, checkDir(c.Dir)
 }
 
-// lookPath returns the file to run. The error says what to do about it.
+// lookPath returns the file to run. The error tells how to fix the command.
 func (c *Command) lookPath() (string, error) {
 	path, err := c.find()
 	if err != nil {
@@ -145,8 +145,8 @@ func (c *Command) lookPath() (string, error) {
 	return path, nil
 }
 
-// A commandError is a command that there is not, or that cannot be run. Of a whole
-// command line it shows the first word alone: there may be secrets behind that.
+// A commandError is a command that does not exist or cannot be run. If Path has a whole
+// command line, the text shows only the first word: the rest may have secrets.
 type commandError struct {
 	path string
 	err  error
@@ -172,10 +172,10 @@ func (e *commandError) Error() string {
 	return e.err.Error()
 }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (e *commandError) Unwrap() error { return e.err }
 
-// find looks Path up where the process itself would: a PATH in Env counts.
+// find looks up Path in the PATH of the process, which may be in Env.
 func (c *Command) find() (string, error) {
 	i := slices.IndexFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
 	if i < 0 || filepath.Base(c.Path) != c.Path {
@@ -183,7 +183,7 @@ func (c *Command) find() (string, error) {
 	}
 	for _, dir := range filepath.SplitList(c.Env[i][len("PATH="):]) {
 		if !filepath.IsAbs(dir) {
-			continue // as os/exec: nothing is run from a relative directory by accident
+			continue // as in os/exec, which runs nothing from relative directories
 		}
 		if path, err := exec.LookPath(filepath.Join(dir, c.Path)); err == nil {
 			return path, nil
@@ -192,9 +192,8 @@ func (c *Command) find() (string, error) {
 	return "", &exec.Error{Name: c.Path, Err: exec.ErrNotFound}
 }
 
-// inherited are the variables that every upstream gets from our environment:
-// what programs need to find their files, their user's language, and the way out
-// of the network with the authorities to trust there. A trailing star stands for any rest.
+// inherited are the variables that every upstream inherits: those for files, language,
+// proxies and certificates. A trailing star matches any suffix.
 var inherited = append([]string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_*", "TZ", "TMPDIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
@@ -202,10 +201,10 @@ var inherited = append([]string{
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
 }, inheritedHere...)
 
-// inheritAll in InheritEnv stands for every variable.
+// inheritAll in InheritEnv means every variable.
 const inheritAll = "all"
 
-// environ returns the process's environment, given ours.
+// environ returns the environment of the process. ours is the environment of the proxy.
 func (c *Command) environ(ours []string) []string {
 	all := slices.Contains(c.InheritEnv, inheritAll)
 	env := make([]string, 0, len(ours)+len(c.Env))
@@ -215,7 +214,7 @@ func (c *Command) environ(ours []string) []string {
 			env = append(env, kv)
 		}
 	}
-	return append(env, c.Env...) // os/exec lets the last one of a name win
+	return append(env, c.Env...) // for os/exec the last value of a name counts
 }
 
 func listed(names []string, name string) bool {

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// starter is the one thread from which all processes of this program start.
+// starter starts all processes of this program.
 var starter thread
 
-// A thread runs functions on one OS thread, which lives as long as any process that
-// was started there: Pdeathsig is sent when the thread that started a child ends, not
-// only when its process does. The zero value is ready.
+// A thread runs functions on one OS thread, which lives as long as any process that was
+// started there: Pdeathsig is sent when the thread that started a child ends, not only when
+// its process does. The zero value is ready.
 type thread struct {
 	mu    sync.Mutex
 	alive int            // processes
-	jobs  chan func()    // to run; closed by release after the last process
+	jobs  chan func()    // for run; closed by release after the last process
 	wg    sync.WaitGroup // run
 }
 
-// startGroup starts cmd in a group of its own. After it succeeded, release must be
-// called when the process is gone.
+// startGroup starts cmd in a group of its own. If it succeeds, the caller must call release
+// when the process is gone.
 func startGroup(cmd *exec.Cmd) (*group, error) {
 	g := &group{pidfd: -1}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, PidFD: &g.pidfd}
@@ -45,7 +45,7 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 	return g, nil
 }
 
-// release lets the thread go, which the process needs no longer.
+// release ends the process's use of the thread.
 func (g *group) release() { starter.release() }
 
 func (t *thread) acquire() chan<- func() {
@@ -78,10 +78,9 @@ func run(jobs <-chan func()) {
 	}
 }
 
-// await returns when the leader has exited, but leaves it a zombie: until it is
-// reaped, its process and group id are nobody else's. The wait goes through the
-// runtime's poller, since a blocked thread for each idle process would be the
-// largest part of its cost.
+// await returns when the leader has exited, but leaves it a zombie, so that its process and
+// group id are not reused. It waits through the runtime's poller: a blocked thread would be
+// the largest part of the cost of an idle process.
 func (g *group) await(*exec.Cmd) {
 	if g.pidfd >= 0 && syscall.SetNonblock(g.pidfd, true) == nil {
 		f := os.NewFile(uintptr(g.pidfd), "pidfd")
@@ -94,8 +93,7 @@ func (g *group) await(*exec.Cmd) {
 	}
 }
 
-// exited reports whether the leader has exited, as the kernel knows it: whoever awaits it
-// may be late to hear of it.
+// exited asks the kernel whether the leader has exited: await may return late.
 func (g *group) exited() bool {
 	for {
 		var info unix.Siginfo
@@ -112,7 +110,7 @@ func (g *group) reap(cmd *exec.Cmd) { children.reap(g.pid, cmd.Wait) }
 func hasExited(pidfd uintptr) bool {
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 0)
-		if err != unix.EINTR { // a false "no" would wait for an event that has come
+		if err != unix.EINTR { // after a false "no" the poller would wait for an event that has passed
 			return n > 0
 		}
 	}

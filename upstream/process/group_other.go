@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// startGroup starts cmd in a group of its own. What Linux needs a thread for does
-// not exist here: when this program is killed, its children see their stdin end.
+// startGroup starts cmd in a group of its own. There is no Pdeathsig: when this program is
+// killed, its children only see the end of stdin.
 func startGroup(cmd *exec.Cmd) (*group, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -19,12 +19,12 @@ func startGroup(cmd *exec.Cmd) (*group, error) {
 
 func (g *group) release() {}
 
-// await returns when the leader has exited. Here it has been reaped then, so a
-// group of which nobody is left might in theory be another's when it is killed.
+// await reaps the leader when it has exited. An empty group's id may then be reused before
+// the group is killed, in theory.
 func (g *group) await(cmd *exec.Cmd) { cmd.Wait() }
 
-// exited reports nothing that await does not tell: whoever asks has awaited it for a while.
+// exited has nothing to add to await.
 func (g *group) exited() bool { return false }
 
-// reap does nothing: await has done it.
+// reap does nothing: await has reaped the leader.
 func (g *group) reap(*exec.Cmd) {}

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bytesIn returns how many bytes wait in the pipe f, also when nobody is there to read them
-// any more; -1 if that is not known.
+// bytesIn returns the number of unread bytes in the pipe f, also after its reader has
+// exited; -1 if that is unknown.
 func bytesIn(f *os.File) int {
 	raw, err := f.SyscallConn()
 	if err != nil {

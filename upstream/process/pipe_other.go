@@ -4,5 +4,5 @@ package process
 
 import "os"
 
-// bytesIn returns how many bytes wait in a pipe: that is not known here.
+// bytesIn returns -1: the number of unread bytes is unknown.
 func bytesIn(*os.File) int { return -1 }

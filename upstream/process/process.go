@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// lull is how long a pipe must be silent after the process's exit before it
-	// counts as ended though a grandchild still holds it.
+	// lull is how long a pipe must be silent after the exit of the process to count as
+	// ended, though a grandchild still holds it.
 	lull = 250 * time.Millisecond
 
-	// exitTime is how long a process whose pipes have ended may take to exit: the
+	// exitTime is how long the exit of a process may follow the end of its pipes: the
 	// kernel closes them first.
 	exitTime = time.Second
 
-	// squeezedEnd and squeezedTerm are the steps of a stop that is forced, after the
-	// end of stdin and after SIGTERM: all is gone within a second.
+	// squeezedEnd and squeezedTerm are the steps of a forced stop, after the end of
+	// stdin and after SIGTERM. Everything is gone within a second.
 	squeezedEnd  = 600 * time.Millisecond
 	squeezedTerm = 200 * time.Millisecond
 )
@@ -38,8 +38,8 @@ type process struct {
 	grace          time.Duration
 	started        time.Time
 
-	drained  chan struct{} // closed by whoever read stdout to its end
-	stopping chan struct{} // closed by stop: nobody wants the last words
+	drained  chan struct{} // closed when stdout was read to its end
+	stopping chan struct{} // closed by stop: output may be lost
 	exited   chan struct{} // closed by watch: the leader is a zombie or reaped
 	gone     chan struct{} // closed by watch: the group is killed, the leader reaped
 
@@ -47,8 +47,8 @@ type process struct {
 	reaped bool
 }
 
-// startProcess starts c. The caller runs watch, and reads stdout and stderr to
-// their ends. What goes wrong with stdin later is told to stdinFailed.
+// startProcess starts c. The caller runs watch, and reads stdout and stderr to their ends.
+// stdinFailed is called if writing to stdin fails later.
 func startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(error)) (*process, error) {
 	cmd, err := c.cmd()
 	if err != nil {
@@ -78,8 +78,8 @@ func startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(error)) (*pro
 	return p, nil
 }
 
-// openPipes gives cmd the child's ends of three pipes and returns ours. They are
-// ours alone: those of os/exec are closed by its Wait, with what is in them.
+// openPipes gives cmd the child's ends of three pipes and returns ours. The pipes of os/exec
+// are no use: Wait closes them with unread data.
 func openPipes(cmd *exec.Cmd) (ours [3]*os.File, err error) {
 	var theirs [3]*os.File
 	for i := range ours {
@@ -101,15 +101,15 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// watch waits for the exit, gives the last words time to be read, kills what is
-// left of the group, and reaps the leader.
+// watch waits for the exit, and until stdout was read. Then it kills the rest of the group,
+// and reaps the leader.
 func (p *process) watch() {
 	p.group.await(p.cmd)
 	p.stdout.wake()
 	p.stderr.wake()
 	close(p.exited)
 
-	limit := time.NewTimer(p.grace) // a grandchild may never fall silent
+	limit := time.NewTimer(p.grace) // a grandchild may write forever
 	defer limit.Stop()
 	select {
 	case <-p.drained:
@@ -138,9 +138,8 @@ func (p *process) signal(send func()) {
 	}
 }
 
-// exitsSoon reports whether the process, whose pipes have ended, exits as well. exited
-// may be closed a little later. Time alone does not tell: on a machine with much to do the
-// news comes late, so in the end the kernel is asked.
+// exitsSoon reports whether the process exits, too, after its pipes have ended. On a busy
+// machine watch may notice the exit late, so after exitTime it asks the kernel.
 func (p *process) exitsSoon() bool {
 	select {
 	case <-p.exited:
@@ -150,7 +149,7 @@ func (p *process) exitsSoon() bool {
 	}
 }
 
-// cause returns how the process ended. It must be gone.
+// cause returns how the process ended. The process must be gone.
 func (p *process) cause() jsonrpc.Cause {
 	if how, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && how.Signaled() {
 		return jsonrpc.SignalCause(how.Signal().String())
@@ -158,14 +157,14 @@ func (p *process) cause() jsonrpc.Cause {
 	return jsonrpc.ExitCause(p.cmd.ProcessState.ExitCode())
 }
 
-// stop makes the process and its group end, in three steps of the grace each:
-// stdin is closed, which finish or abort has begun; SIGTERM; SIGKILL. A step ends
-// early when the process has exited, and soon when ctx is done.
+// stop ends the process and its group in three steps, each within the grace: the end of
+// stdin, which finish or abort has begun; SIGTERM; SIGKILL. It shortens the steps when ctx
+// is done.
 func (p *process) stop(ctx context.Context) {
 	close(p.stopping)
 	if !p.exits(ctx, squeezedEnd) {
 		p.signal(p.group.terminate)
-		p.stdin.abort() // whatever finish still waits for
+		p.stdin.abort() // ends a finish in progress
 		if !p.exits(ctx, squeezedTerm) {
 			p.signal(p.group.kill)
 		}
@@ -174,8 +173,8 @@ func (p *process) stop(ctx context.Context) {
 	p.stdin.abort()
 }
 
-// exits reports whether the process exits within one step: the grace, of which as much
-// is left when ctx is done as squeezed says.
+// exits reports whether the process exits within the grace, or within squeezed after ctx
+// is done.
 func (p *process) exits(ctx context.Context, squeezed time.Duration) bool {
 	end := time.Now().Add(p.grace)
 	step := time.NewTimer(p.grace)
@@ -196,18 +195,18 @@ func (p *process) exits(ctx context.Context, squeezed time.Duration) bool {
 	}
 }
 
-// A pipeReader reads what a process writes. After the exit of the process its
-// end is the pipe's or a lull.
+// A pipeReader reads the output of a process. After the exit of the process it ends with the
+// pipe, or after a lull.
 type pipeReader struct {
 	*os.File
 	exited <-chan struct{}
 }
 
-// wake makes a Read that waits notice the exit, which must follow at once.
+// wake makes a blocked Read check exited, which the caller must close next.
 func (r *pipeReader) wake() { r.SetReadDeadline(time.Unix(1, 0)) }
 
-// Read implements io.Reader. It looks twice before a lull is the end: on a busy machine
-// there may be much to read, and yet the time to wait for it is over.
+// Read implements io.Reader. It needs two timeouts to call a lull the end: on a busy machine
+// one deadline may pass before the data that are there were read.
 func (r *pipeReader) Read(b []byte) (int, error) {
 	for looks := 0; ; {
 		select {
@@ -223,6 +222,6 @@ func (r *pipeReader) Read(b []byte) (int, error) {
 		case looks == 2:
 			return n, io.EOF
 		}
-		<-r.exited // the deadline may be that of wake; without exited it would be ours
+		<-r.exited // the deadline was wake's if exited is still open
 	}
 }

@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// children are the processes that were started here and are not reaped yet: those of
-// the whole program, as zombies are.
+// children are the children of this program that are not reaped yet.
 var children childTable
 
 // A childTable tells our own children from orphans.
 type childTable struct {
-	mu   sync.Mutex // guards pids; held from a start until it is in there, and while one is reaped
+	mu   sync.Mutex // guards pids; held while a child is started or reaped
 	pids map[int]bool
 }
 
-// start starts a process of ours and returns its id. In between nobody looks for
-// orphans, which it could be taken for.
+// start starts a child and registers it. Meanwhile reapOrphans waits, which would otherwise
+// take the child for an orphan.
 func (t *childTable) start(start func() (pid int, err error)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,21 +37,20 @@ func (t *childTable) start(start func() (pid int, err error)) error {
 	return nil
 }
 
-// reap waits for a process of ours, which has exited.
+// reap calls wait for a child that has exited, and unregisters the child.
 func (t *childTable) reap(pid int, wait func() error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_ = wait() // nil or an ExitError: the process's state tells
+	_ = wait() // nil or an ExitError: ProcessState has the same
 	delete(t.pids, pid)
 }
 
-// ReapOrphans does what the first process of a container has to, until ctx ends: it
-// reaps the processes that it inherits when their parents die. In any other process it
-// returns at once. It is for programs all of whose own children are started here: the exit
-// codes of others would be lost.
+// ReapOrphans reaps orphans until ctx is done, if this process is the first of a container;
+// otherwise it returns at once. The program must start all its children with this package:
+// the exit codes of others would be lost.
 //
-// It waits for the orphans one by one. A wait for any child could take the exit code
-// of one of ours, and would return for ever one that is kept a zombie on purpose.
+// It waits for each orphan by its id. A wait for any child could take the exit code of one
+// of ours, and would return the same zombie again if that is kept on purpose.
 func ReapOrphans(ctx context.Context) {
 	if os.Getpid() != 1 {
 		return
@@ -63,18 +61,18 @@ func ReapOrphans(ctx context.Context) {
 	for {
 		children.reapOrphans()
 		select {
-		case <-died: // also of those that died before they were orphans
+		case <-died: // also sent for children that died before they became orphans
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// reapOrphans reaps the zombies that are children of this process and not ours.
+// reapOrphans reaps zombies that are children of this process but not registered.
 func (t *childTable) reapOrphans() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	entries, _ := os.ReadDir("/proc") // those that could be read
+	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || t.pids[pid] || !isZombieOf(pid, os.Getpid()) {
@@ -88,8 +86,8 @@ func (t *childTable) reapOrphans() {
 	}
 }
 
-// isZombieOf reads /proc/PID/stat, which is "PID (NAME) STATE PARENT …". A name can
-// have anything in it.
+// isZombieOf reads /proc/PID/stat, which is "PID (NAME) STATE PARENT …". The name may have
+// any characters.
 func isZombieOf(pid, parent int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

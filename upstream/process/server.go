@@ -11,35 +11,34 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// maxAtOnce bounds how many messages from a process are returned together.
+// maxAtOnce bounds the messages that Recv returns.
 const maxAtOnce = 64
 
-// keptBuffer is what an idle server keeps of the buffer of its longest line.
+// keptBuffer is the largest buffer of Send that an idle server keeps.
 const keptBuffer = 4 << 10
 
-// Options are what a server needs to know besides its command.
+// Options configure a server.
 type Options struct {
 	Limits jsonrpc.Limits // of one message
-	Log    *slog.Logger   // gets what the process writes to stderr
+	Log    *slog.Logger   // gets the process's stderr
 
-	// Quiet reports whether what the process writes to stderr is of no interest
-	// now. It is logged at the level of debug then.
+	// Quiet reports whether to log stderr at level debug.
 	Quiet func() bool
 
-	// Failed is told, once at most and from a goroutine of its own, that the
-	// process cannot be written to while it runs. It must not wait for Stop.
+	// Failed is called at most once, in a goroutine of its own, if writing to the
+	// process fails while it runs. It must not wait for Stop.
 	Failed func(end *jsonrpc.ClosedError)
 }
 
-// A Server is one process that speaks MCP on its stdin and stdout. Whoever starts
-// one calls Recv until it fails, and in the end Finish or Abort, then Stop. Send
-// and Recv are for one goroutine each.
+// A Server is one process that speaks MCP on its stdin and stdout. The caller of Start calls
+// Recv until it fails, and at the end Finish or Abort, then Stop. Send and Recv are for one
+// goroutine each.
 type Server struct {
 	// Static after construction.
 	p      *process
 	stderr stderrLog
 	failed func(*jsonrpc.ClosedError)
-	wg     sync.WaitGroup // watch, readStderr, stdin's drain, and what tells its failure
+	wg     sync.WaitGroup // watch, readStderr, stdin's drain, and the report of its failure
 
 	stderrEnd chan struct{} // closed by readStderr
 
@@ -47,8 +46,8 @@ type Server struct {
 	text  []byte              // owned by Send
 }
 
-// Start starts a server. The error is a [*jsonrpc.ClosedError], which says what to
-// do about it.
+// Start starts a server. The error is a [*jsonrpc.ClosedError] whose text tells how to fix
+// the command.
 func Start(c *Command, o Options) (*Server, error) {
 	s := &Server{
 		stderr: stderrLog{log: o.Log, quiet: o.Quiet}, failed: o.Failed, stderrEnd: make(chan struct{}),
@@ -71,10 +70,9 @@ func (s *Server) PID() int { return s.p.cmd.Process.Pid }
 // Started returns when the process was started.
 func (s *Server) Started() time.Time { return s.p.started }
 
-// Send passes messages on, in order, and keeps none of them. It waits while a process
-// that does not read has much to read, but not after Finish or Abort. Between the wait
-// and the passing it calls accepted, unless Finish or Abort was called: then the
-// messages are dropped.
+// Send writes messages to stdin, in order, and keeps none of them. It waits while the
+// backlog is full, but not after Finish or Abort. It calls accepted between the wait and the
+// writing. After Finish or Abort it drops the messages and does not call accepted.
 func (s *Server) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
 	s.text = appendLines(s.text, batch)
 	s.p.stdin.write(s.text, func() { accepted(batch) })
@@ -83,9 +81,9 @@ func (s *Server) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message
 	}
 }
 
-// Recv is [jsonrpc.RecvAll]. Its end is a [*jsonrpc.ClosedError] with the cause of
-// the process's end. It has to be read on when nobody listens any more: a process
-// must not be held up on its way out.
+// Recv is [jsonrpc.RecvAll]. The error at the end is a [*jsonrpc.ClosedError] with the cause
+// of the process's end. The caller must read on after Finish or Abort, so that the process
+// does not block while it exits.
 func (s *Server) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	for {
 		m, err := s.lines.Read()
@@ -93,19 +91,19 @@ func (s *Server) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 			return batch, err
 		}
 		if err != nil && len(batch) > 0 {
-			return batch, nil // first what came before the end
+			return batch, nil // the end comes with the next call
 		}
 		if err != nil {
 			return batch, s.ended()
 		}
-		// What came together goes on together.
+		// Messages that arrived together are returned together.
 		if batch = append(batch, m); !s.lines.Buffered() || len(batch) == maxAtOnce {
 			return batch, nil
 		}
 	}
 }
 
-// ended returns the end of a process whose output has ended.
+// ended returns the end of a process whose stdout has ended.
 func (s *Server) ended() error {
 	s.p.stdout.Close()
 	close(s.p.drained)
@@ -116,8 +114,8 @@ func (s *Server) ended() error {
 	return &jsonrpc.ClosedError{Cause: s.p.cause()}
 }
 
-// stdinFailed tells that the process cannot be written to. A pipe breaks when a
-// process exits, too; then its end is the true cause.
+// stdinFailed reports that writing to stdin has failed. If the process exits, that is the
+// cause, and Recv reports it.
 func (s *Server) stdinFailed(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		s.failed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseWriteTimeout})
@@ -134,8 +132,8 @@ func (s *Server) readStderr() {
 	s.stderr.readFrom(s.p.stderr)
 }
 
-// Finish passes the last messages on and closes stdin behind them. It does not wait
-// for that. last is called when no Send will pass anything any more.
+// Finish writes the last messages and then closes stdin, without waiting. It calls last
+// after the last Send that writes anything.
 func (s *Server) Finish(last func() []*jsonrpc.Message) {
 	s.p.stdin.finish(func() []byte { return appendLines(nil, last()) })
 }
@@ -150,16 +148,16 @@ func appendLines(text []byte, messages []*jsonrpc.Message) []byte {
 // Abort closes stdin at once.
 func (s *Server) Abort() { s.p.stdin.abort() }
 
-// Stop makes the process and its group end, in three steps of the grace each: stdin
-// is closed, which Finish or Abort has begun; SIGTERM; SIGKILL. When ctx is done they
-// follow soon. It returns when nothing is left of them.
+// Stop ends the process and its group in three steps, each within the grace: the end of
+// stdin, which Finish or Abort has begun; SIGTERM; SIGKILL. When ctx is done, all three take
+// less than a second. Stop returns when nothing is left of the process.
 func (s *Server) Stop(ctx context.Context) {
 	s.p.stop(ctx)
 	s.wg.Wait()
 }
 
-// Unread reports whether the process surely has read nothing of what was sent. It may be called
-// until Finish or Abort.
+// Unread reports whether the process has certainly read nothing from stdin. It must not be
+// called after Finish or Abort.
 func (s *Server) Unread() bool { return s.p.stdin.unread() }
 
 // Gone reports whether the process and its group are gone.
@@ -175,8 +173,7 @@ func (s *Server) Gone() bool {
 // Stderr returns the last lines that the process wrote to stderr.
 func (s *Server) Stderr() []string { return s.stderr.tail() }
 
-// LastWords is Stderr after the process's end: it waits a moment for the last lines,
-// which are the ones that matter.
+// LastWords is Stderr after the process's end. It waits a moment for the last lines.
 func (s *Server) LastWords() []string {
 	select {
 	case <-s.stderrEnd:

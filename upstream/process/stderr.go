@@ -16,15 +16,14 @@ import (
 const (
 	stderrLine  = 1 << 10 // bytes of a line that are kept
 	stderrLines = 20      // last lines that are kept
-	stderrRate  = 20      // lines a second that are logged
+	stderrRate  = 20      // lines that are logged in a second
 	stderrBurst = 100     // and at once
 )
 
-// A stderrLog brings what a process writes to stderr into the log, and keeps the
-// last lines for whoever asks why it died. The zero value but for log is ready.
+// A stderrLog logs a process's stderr, and keeps the last lines for errors and status.
 type stderrLog struct {
 	log   *slog.Logger
-	quiet func() bool // it is of no interest
+	quiet func() bool // reports whether to log at level debug
 
 	mu   sync.Mutex // guards last
 	last []string

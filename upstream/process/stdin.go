@@ -7,34 +7,33 @@ import (
 )
 
 const (
-	// maxBacklog bounds the bytes that wait for a full stdin pipe; beyond, write
-	// blocks, and with it the stream, which is its flow control. It is more than
-	// a stream has in transit, so that its end is usually seen behind the data.
+	// maxBacklog bounds the bytes that wait for a full stdin pipe. When it is reached,
+	// write blocks, which is the flow control of the stream. It is more than a link's
+	// stream has in transit, so that the stream's end is usually seen.
 	maxBacklog = 1 << 20
 
-	// drainChunk is the piece whose writing counts as progress. Small, so that a
-	// busy server that reads a little now and then is not taken for a stuck one.
+	// drainChunk is the size of a write that counts as progress. It is small, so that a
+	// busy server that reads a little now and then does not count as stuck.
 	drainChunk = 4 << 10
 )
 
-// A stdin writes lines to a process, in order. While the pipe has room a line
-// goes straight into it, without a hand-over; when it is full, the rest goes to
-// a backlog that a goroutine of its own writes, so that whoever reads the stream
-// goes on and sees a cancellation, or the stream's end.
+// A stdin writes lines to a process, in order. While the pipe has room, write writes to it
+// directly. When it is full, the rest goes to a backlog that a goroutine writes, so that the
+// caller reads on and sees cancellations and the stream's end.
 type stdin struct {
 	// Static after construction.
 	f       *os.File
 	try     func([]byte) (int, error) // writes what fits at once
 	timeout time.Duration             // without progress
-	failed  func(error)               // told once, by a goroutine: os.ErrDeadlineExceeded or what a write returned
-	wg      *sync.WaitGroup           // of these goroutines; none is started after abort
+	failed  func(error)               // called once, in a goroutine, with os.ErrDeadlineExceeded or the error of a write
+	wg      *sync.WaitGroup           // of this goroutine and drain
 
 	mu       sync.Mutex // guards the fields below; never held while a write may block
 	changed  sync.Cond  // the backlog shrank, or done was set
 	backlog  []byte
 	draining bool // drain runs, and only it writes
 	done     bool // nothing is accepted any more; f is closed after the backlog
-	took     int  // bytes that the pipe has taken
+	took     int  // bytes written to the pipe
 }
 
 func newStdin(f *os.File, timeout time.Duration, wg *sync.WaitGroup, failed func(error)) *stdin {
@@ -43,9 +42,9 @@ func newStdin(f *os.File, timeout time.Duration, wg *sync.WaitGroup, failed func
 	return s
 }
 
-// write accepts one or more lines, and calls accepted just before; it keeps nothing
-// of p. It blocks while the backlog is full, until finish or abort. Then, and after
-// a failure, lines are dropped.
+// write writes or queues one or more lines, and calls accepted just before. It keeps nothing
+// of p. It blocks while the backlog is full, until finish or abort. After these, and after a
+// failure, it drops the lines and does not call accepted.
 func (s *stdin) write(p []byte, accepted func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,16 +60,15 @@ func (s *stdin) write(p []byte, accepted func()) {
 	}
 }
 
-// finish writes the last lines, which a full backlog does not hold up, and
-// closes the pipe behind them. It does not wait for that. last is called when write
-// accepts no more.
+// finish writes or queues the last lines, even if the backlog is full, and then closes the
+// pipe. It does not wait. It calls last when write accepts nothing any more.
 func (s *stdin) finish(last func() []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done {
 		return
 	}
-	s.acceptLocked(last()) // an error: there is nobody left to tell it
+	s.acceptLocked(last()) // the server is stopped anyway
 	s.stopLocked()
 	if !s.draining {
 		s.f.Close()
@@ -85,8 +83,8 @@ func (s *stdin) abort() {
 	s.f.Close() // unblocks drain
 }
 
-// unread reports whether the process surely has read nothing. It may be called until finish or
-// abort.
+// unread reports whether the process has certainly read nothing. It must not be called after
+// finish or abort.
 func (s *stdin) unread() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,9 +117,9 @@ func (s *stdin) acceptLocked(p []byte) error {
 	return nil
 }
 
-// drain writes the backlog until it is empty. A timer watches it and not a write
-// deadline, which pipes do not have everywhere; closing f unblocks it, or where
-// that does not, the end of the process.
+// drain writes the backlog until it is empty. It uses a timer, since pipes do not have write
+// deadlines on all systems. Closing f unblocks it or, where it does not, the end of the
+// process.
 func (s *stdin) drain() {
 	watch := time.AfterFunc(s.timeout, func() { s.fail(os.ErrDeadlineExceeded) })
 	defer watch.Stop()
@@ -140,7 +138,7 @@ func (s *stdin) drain() {
 	}
 }
 
-// next returns what drain writes next, nil when it has to end.
+// next returns the next chunk for drain, nil if it must end.
 func (s *stdin) next() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +160,7 @@ func (s *stdin) wrote(n int) {
 	s.changed.Broadcast()
 }
 
-// fail tells a failure of drain, unless the pipe is being closed anyway.
+// fail reports a failure of drain, unless the pipe is being closed anyway.
 func (s *stdin) fail(err error) {
 	s.mu.Lock()
 	told := s.done

@@ -11,8 +11,8 @@ var inheritedHere []string
 
 func sameName(a, b string) bool { return a == b }
 
-// tryWriter returns a function that writes to the pipe f what it takes without
-// blocking. It is for one goroutine at a time.
+// tryWriter returns a function that writes as much to the pipe f as it takes without
+// blocking. It must not be called concurrently.
 func tryWriter(f *os.File) func([]byte) (int, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -46,10 +46,10 @@ func tryWriter(f *os.File) func([]byte) (int, error) {
 	}
 }
 
-// A group is the process group of one child, which leads it.
+// A group is a process group with one child of ours as its leader.
 type group struct {
 	pid   int
-	pidfd int // Linux: a descriptor that is readable after the exit; -1 for none
+	pidfd int // on Linux, a descriptor that is readable after the exit; -1 for none
 }
 
 // terminate asks every process of the group to end.

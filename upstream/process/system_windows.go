@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// inheritedHere are names without which processes do not even start on Windows.
+// inheritedHere are variables without which processes do not start on Windows.
 var inheritedHere = []string{
 	"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP",
 	"APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "ALLUSERSPROFILE",
@@ -21,18 +21,18 @@ var inheritedHere = []string{
 
 func sameName(a, b string) bool { return strings.EqualFold(a, b) }
 
-// tryWriter returns a function that writes nothing: a pipe on Windows has no way
-// to tell what fits, so every line goes through the backlog.
+// tryWriter returns a function that writes nothing: on Windows a pipe cannot tell how much
+// fits, so all lines go through the backlog.
 func tryWriter(*os.File) func([]byte) (int, error) {
 	return func([]byte) (int, error) { return 0, nil }
 }
 
-// A group is a job object that holds one child and what it starts. The system
-// ends them all when the job's last handle is closed, by kill or by our own end.
+// A group is a job object with one child and its descendants. The system kills them all
+// when the last handle of the job is closed, also by the end of this process.
 type group struct{ job windows.Handle }
 
-// startGroup starts cmd in a job of its own. After it succeeded, release must be
-// called when the process is gone.
+// startGroup starts cmd in a job of its own. If it succeeds, the caller must call release
+// when the process is gone.
 func startGroup(cmd *exec.Cmd) (*group, error) {
 	job, err := newJob()
 	if err != nil {
@@ -82,13 +82,13 @@ func (g *group) add(pid int) error {
 
 func (g *group) await(cmd *exec.Cmd) { cmd.Wait() }
 
-// exited reports nothing that await does not tell: whoever asks has awaited it for a while.
+// exited has nothing to add to await.
 func (g *group) exited() bool { return false }
 
-// reap does nothing: await has done it.
+// reap does nothing: await has reaped the leader.
 func (g *group) reap(*exec.Cmd) {}
 
-// terminate does nothing: Windows has no request to end that every program gets.
+// terminate does nothing: Windows has no SIGTERM.
 func (g *group) terminate() {}
 
 // kill ends every process of the group.

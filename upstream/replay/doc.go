@@ -1,25 +1,25 @@
-// Package replay answers in place of a server from a recording, which "mcp-proxy tap
-// --record" has made. So what uses a server can be tested without it.
+// Package replay is a server that answers from a recording of "mcp-proxy tap --record", to
+// test clients and proxies without the real server.
 //
 //	file ─► Open ─► Recording: exchanges, each a request and what the server sent for it
 //	                    │
 //	client ─► Serve ────┘ finds the exchange of a request, and plays its steps
 //
-// A request has the answer of the recorded one that is equal to it: its method, and its
-// params but for _meta and for the answers that it brings (inputResponses). Values are equal
-// as JSON, and numbers of any size are compared exactly. A session counts the equal requests:
-// the k-th has the k-th recorded answer, and behind the last one the last again. A request
-// without an equal is answered with an error that shows the nearest.
+// A request gets the answer of the recorded request that is equal to it: with the same
+// method and the same params, except _meta and inputResponses. Values are compared as JSON,
+// and numbers of any size exactly. A session counts equal requests: the k-th gets the k-th
+// recorded answer, and further ones the last. A request without an equal is answered with an
+// error that shows the nearest recorded request.
 //
-// With the answer comes what the server sent besides (step.go), in its order: progress and
-// other notifications, and requests of the server. Each of those is asked anew, and what
-// follows waits for an answer, whatever that is. Nothing waits for the times that were
-// recorded. A recorded request that was cancelled waits to be cancelled again.
+// Before the answer come the other messages of the exchange (step.go), in the recorded
+// order: progress and other notifications, and requests of the server. After a request of
+// the server the session waits for the client's answer, whatever that is. It ignores the
+// recorded times. If a recorded request was cancelled, its exchange has no answer, and ends
+// when the client cancels again.
 //
-// What a recording need not have is made up: answers to initialize, server/discover and
-// ping.
+// If a recording has no answer to initialize, server/discover or ping, Serve makes it up.
 //
-// There are no goroutines: Serve plays what each message begins.
+// There are no goroutines: Serve plays the steps for each message.
 //
-// Everything is bounded: the file by maxFile, and what is in it by that.
+// Everything is bounded by maxFile.
 package replay

@@ -8,14 +8,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Capabilities that a server must have had, by the beginning of the methods that it
-// answered.
+// capabilityOf has the capabilities of a server by prefixes of the methods that it answered.
 var capabilityOf = map[string]string{
 	"tools/": "tools", "prompts/": "prompts", "resources/": "resources", "completion/": "completions", "logging/": "logging",
 }
 
-// madeUp returns the answer to a handshake that is not in the recording, since that began
-// later; nil to anything else, and in an era that is not recorded.
+// madeUp returns the answer to a handshake, which is missing if the recording began later.
+// It is nil for other requests, and in an era that was not recorded.
 func (s *replaySession) madeUp(q question) *jsonrpc.Message {
 	if !s.recording.speaks(q.era) {
 		return nil

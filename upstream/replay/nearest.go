@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxCompared bounds the exchanges among which the nearest is looked for.
+	// maxCompared bounds the exchanges that are searched for the nearest.
 	maxCompared = 10_000
 
-	// maxDifferences bounds those that an error names.
+	// maxDifferences bounds the differences that an error names.
 	maxDifferences = 3
 
-	// maxParams bounds the bytes of the params that an error has.
+	// maxParams bounds the params in an error, in bytes.
 	maxParams = 4 << 10
 )
 
@@ -30,18 +30,18 @@ type notRecorded struct {
 	Differs []string `json:"differs,omitzero"` // paths of members of params
 }
 
-// A nearest is the request of a recording that a request is most like.
+// A nearest is the recorded request that is most similar to a request.
 type nearest struct {
-	Line   int             `json:"line"` // of the file
+	Line   int             `json:"line"` // in the file
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitzero"` // left out if they are large
 }
 
-// refuse is the error for a question that has no equal.
+// refuse returns the error for a question that has no equal.
 func (r *Recording) refuse(q question) *jsonrpc.Error {
 	x, differs := r.nearest(q)
 	if !r.speaks(q.era) {
-		return jsonrpc.MethodNotFound(q.method) // as servers of the other era say
+		return jsonrpc.MethodNotFound(q.method) // as a server of the other era answers
 	}
 	if x == nil {
 		return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Data: notRecorded{Reason: reasonNotRecorded}, Message: fmt.Sprintf(
@@ -62,8 +62,8 @@ func (r *Recording) refuse(q question) *jsonrpc.Error {
 		"Not in the recording: %s. The nearest is in line %d: %s", q.what(), x.line, strings.Join(says, ", "))}
 }
 
-// nearest returns the exchange of the same method and era that differs least: first in what
-// it is about, then in the number of differences. It is nil if there is none.
+// nearest returns the exchange of the same method and era that differs least, nil if there
+// is none. The same name or URI counts more than the number of differences.
 func (r *Recording) nearest(q question) (best *exchange, least []difference) {
 	about := mcp.MethodOf(q.method).Key
 	same := func(x *exchange) bool { return textOf(x.question.params[about]) == textOf(q.params[about]) }
@@ -83,7 +83,7 @@ func (r *Recording) nearest(q question) (best *exchange, least []difference) {
 	return best, least
 }
 
-// unanswered is the error for a request whose equal was not answered either.
+// unanswered returns the error for a request whose recorded equal has no answer.
 func unanswered(line int) *jsonrpc.Error {
 	return &jsonrpc.Error{
 		Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("The recording has no answer to this: see line %d", line),

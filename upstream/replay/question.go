@@ -14,23 +14,22 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A question is what is compared of a request.
+// A question is the part of a request that is compared.
 type question struct {
 	era    mcp.Era
 	method string
-	params map[string]any // with numbers as normal writes them; nil if there are none
+	params map[string]any // with numbers in the form of normal; nil for none
 }
 
-// questionOf returns what is compared of a request: everything but what differs from
-// client to client and from hop to hop, and what it answers. That it does answer something
-// tells its requestState.
+// questionOf returns the question of a request: everything except members that differ from
+// client to client and from hop to hop, and inputResponses, which requestState stands for.
 func questionOf(m *jsonrpc.Message) question {
 	q := question{era: mcp.Legacy, method: m.Method}
 	if n := mcp.Read(m); n.Has(mcp.Version) || n.Method.ModernOnly() {
 		q.era = mcp.Modern
 	}
 	params, ok := exact(m.Params).(map[string]any)
-	if !ok && m.Params != nil { // an array, say
+	if !ok && m.Params != nil { // for example an array
 		params = map[string]any{"": exact(m.Params)}
 	}
 	switch m.Method {
@@ -41,13 +40,13 @@ func questionOf(m *jsonrpc.Message) question {
 	}
 	delete(params, "_meta")
 	delete(params, "inputResponses")
-	if len(params) > 0 { // none and {} are the same
+	if len(params) > 0 { // no params and {} are equal
 		q.params = params
 	}
 	return q
 }
 
-// key returns a text that equal questions have.
+// key returns a text that is the same for equal questions.
 func (q question) key() string { return string(q.era) + " " + q.method + " " + textOf(q.params) }
 
 // what names a question for people: tools/call of write.
@@ -60,17 +59,17 @@ func (q question) what() string {
 	}
 }
 
-// textOf returns a value as JSON, with the keys of objects in order.
+// textOf returns a value as JSON, with sorted keys.
 func textOf(v any) string {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // what exact returns can be encoded
+	_ = e.Encode(v) // values of exact can be encoded
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// exact decodes JSON so that equal values are equal texts by textOf. Numbers are kept
-// exactly, whatever their size.
+// exact decodes JSON so that equal values have equal texts by textOf. It keeps numbers of
+// any size exactly.
 func exact(text json.RawMessage) any {
 	if text == nil {
 		return nil
@@ -78,13 +77,13 @@ func exact(text json.RawMessage) any {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any
-	if d.Decode(&v) != nil { // deeper than that package reads: compared as it is written
+	if d.Decode(&v) != nil { // too deep for the decoder: compare the text
 		return string(text)
 	}
 	return normal(v)
 }
 
-// normal writes all equal numbers in v in the same way.
+// normal gives equal numbers in v the same form.
 func normal(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -101,12 +100,11 @@ func normal(v any) any {
 	return v
 }
 
-// normalNumber writes a number as all equal ones are written: 150 and 0.5, and those of
-// many digits as 15e30.
+// normalNumber returns the form of all equal numbers: 150, 0.5 or, with many digits, 15e30.
 func normalNumber(n json.Number) json.Number {
 	mantissa, power, _ := strings.Cut(strings.ToLower(string(n)), "e")
 	exponent, err := strconv.Atoi(cmp.Or(power, "0"))
-	if err != nil || exponent != int(int32(exponent)) { // nobody computes with such a number
+	if err != nil || exponent != int(int32(exponent)) { // too large for any program
 		return n
 	}
 	mantissa, negative := strings.CutPrefix(mantissa, "-")
@@ -123,7 +121,7 @@ func normalNumber(n json.Number) json.Number {
 	return json.Number(written(digits, exponent))
 }
 
-// written writes digits with an exponent, and without one if that is short.
+// written returns digits with an exponent, or without it if that is short.
 func written(digits string, exponent int) string {
 	switch point := len(digits) + exponent; {
 	case exponent >= 0 && point <= 30:
@@ -136,7 +134,7 @@ func written(digits string, exponent int) string {
 	return digits + "e" + strconv.Itoa(exponent)
 }
 
-// A difference is a value that is another one in a recorded question.
+// A difference is a value that differs from the one in a recorded question.
 type difference struct {
 	path        string // of keys: arguments.path
 	here, there any    // missing{} for none
@@ -144,8 +142,8 @@ type difference struct {
 
 type missing struct{}
 
-// differ adds to all where two values below a path differ. It looks into objects, not into
-// arrays.
+// differ appends the differences of two values at a path to all. It compares objects by
+// member, and arrays as a whole.
 func differ(all []difference, path string, here, there any) []difference {
 	a, isMap := here.(map[string]any)
 	b, areMaps := there.(map[string]any)
@@ -170,7 +168,7 @@ func valueOf(m map[string]any, key string) any {
 	return missing{}
 }
 
-// String says what differs in few words.
+// String describes the difference in a few words.
 func (d difference) String() string {
 	return fmt.Sprintf("%s is %s there, %s here", shorten(d.path), shown(d.there), shown(d.here))
 }

@@ -25,25 +25,19 @@ const (
 	format = 1 // of recordings
 )
 
-// A Recording is what one server was asked, and what it sent.
+// A Recording is the recorded conversation of all sessions with one server.
 type Recording struct {
 	upstream  string
 	exchanges []*exchange            // in the order of the requests
-	equal     map[string][]*exchange // by what is compared
+	equal     map[string][]*exchange // by question.key
 }
 
-// add makes an exchange one of the recording.
-func (r *Recording) add(x *exchange) {
-	r.exchanges = append(r.exchanges, x)
-	r.equal[x.question.key()] = append(r.equal[x.question.key()], x)
-}
-
-// speaks reports whether something was asked in an era.
+// speaks reports whether there is a request of an era.
 func (r *Recording) speaks(era mcp.Era) bool {
 	return slices.ContainsFunc(r.exchanges, func(x *exchange) bool { return x.question.era == era })
 }
 
-// methods are those of an era that a result was given for.
+// methods returns the methods of an era for which there is a result.
 func (r *Recording) methods(era mcp.Era) []string {
 	found := make(map[string]bool)
 	for _, x := range r.exchanges {
@@ -54,7 +48,7 @@ func (r *Recording) methods(era mcp.Era) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// A recordLine is a line of a recording: what matters here of all that [observe.Recording] tells of.
+// A recordLine is a line of a recording, with some of the members of [observe.Recording].
 type recordLine struct {
 	Recording int             `json:"recording"` // of the first line
 	LeftOut   int             `json:"leftOut"`
@@ -70,16 +64,17 @@ type recordLine struct {
 	Message  json.RawMessage `json:"message"`
 }
 
-// A recordedMessage is one between the proxy and a server, with its place in the file.
+// A recordedMessage is a message between the proxy and a server, with its place in the file.
 type recordedMessage struct {
 	*jsonrpc.Message
 	line       int
 	session    string
-	of         jsonrpc.ID // as in Related of a Message
+	of         jsonrpc.ID // as Message.Related
 	fromServer bool
 }
 
-// Open returns the recording of an upstream in a file; upstream may be "" if it has one alone.
+// Open returns the recording of an upstream in a file. upstream may be "" if the file has
+// only one. The error names the file.
 func Open(path, upstream string) (*Recording, error) {
 	file, err := open(path)
 	if err != nil {
@@ -93,13 +88,13 @@ func Open(path, upstream string) (*Recording, error) {
 	return r, nil
 }
 
-// open opens a file that can be read to its end, and again.
+// open opens a regular file of at most maxFile bytes.
 func open(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return nil, err
-	case !info.Mode().IsRegular(): // a pipe would make everybody wait
+	case !info.Mode().IsRegular(): // opening a pipe would block
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	case info.Size() > maxFile:
 		return nil, fmt.Errorf("%s is larger than %d MiB", path, maxFile>>20)
@@ -107,8 +102,7 @@ func open(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// read returns the recording of an upstream; of the only one if it has another name, or if none
-// is named.
+// read returns the recording of an upstream. If there is only one, its name does not matter.
 func read(r io.Reader, upstream string, limits jsonrpc.Limits) (*Recording, error) {
 	upstreams, err := readLines(r, limits)
 	if err != nil {
@@ -131,14 +125,14 @@ func read(r io.Reader, upstream string, limits jsonrpc.Limits) (*Recording, erro
 	return recording, nil
 }
 
-// readLines returns the messages to and from upstreams, by the name of each.
+// readLines returns the messages to and from upstreams, by their names.
 func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]recordedMessage, error) {
 	lines := jsonrpc.NewLineReader(io.LimitReader(r, maxFile), jsonrpc.Limits{Message: limits.MaxMessage() + maxAround})
 	upstreams, messages := make(map[string][]recordedMessage), 0
 	for n := 1; ; n++ {
 		text, err := lines.ReadLine()
 		if err == io.EOF && n > 1 {
-			return upstreams, nil // nobody ended it: what is there can be used
+			return upstreams, nil // without a last line, for example after a crash
 		}
 		var l recordLine
 		if err == nil {
@@ -173,7 +167,7 @@ func readLines(r io.Reader, limits jsonrpc.Limits) (map[string][]recordedMessage
 	}
 }
 
-// heard returns the messages of a line: of an array several.
+// heard returns the messages of a line: several for an array.
 func (l *recordLine) heard(n int, limits jsonrpc.Limits) ([]recordedMessage, error) {
 	if l.Message == nil {
 		return nil, errors.New("has no message, as a tap without --record")

@@ -12,23 +12,23 @@ import (
 type replaySession struct {
 	recording   *Recording
 	client      jsonrpc.Conn
-	played      map[string]int           // how many requests there were, by what is compared
-	playing     map[jsonrpc.ID]*playback // by the client's request; until all is played
-	asked       map[jsonrpc.ID]*playback // by the server's request, which the client has not answered
-	initialized bool                     // the client has said so
-	ids         int64                    // of requests of the server
+	played      map[string]int           // number of requests, by question.key
+	playing     map[jsonrpc.ID]*playback // unfinished ones, by id of the client's request
+	asked       map[jsonrpc.ID]*playback // by id of a server's request that the client has not answered
+	initialized bool                     // the client has sent notifications/initialized
+	ids         int64                    // last id of a server's request
 }
 
 // A playback is an exchange that is played for a request.
 type playback struct {
 	request  *jsonrpc.Message
-	steps    []step                    // that are left
-	minted   map[jsonrpc.ID]jsonrpc.ID // the ids here of the server's requests, by recorded id
+	steps    []step                    // still to be played
+	minted   map[jsonrpc.ID]jsonrpc.ID // ids of the server's requests in this session, by recorded id
 	answered bool
 }
 
-// Serve answers the requests of a client from the beginning of the recording. It owns c, and
-// returns when that has ended.
+// Serve serves one client, from the beginning of the recording. It owns c, and returns its
+// end.
 func (r *Recording) Serve(c jsonrpc.Conn) error {
 	defer c.Close()
 	s := &replaySession{
@@ -49,7 +49,7 @@ func (r *Recording) Serve(c jsonrpc.Conn) error {
 	}
 }
 
-// receive plays what m begins or goes on with.
+// receive plays the steps for m.
 func (s *replaySession) receive(m *jsonrpc.Message) error {
 	elements := m.Batch
 	if elements == nil {
@@ -77,7 +77,7 @@ func (s *replaySession) take(m *jsonrpc.Message) error {
 		}
 	case m.Method == mcp.MethodInitialized:
 		s.initialized = true
-		for _, p := range s.playing { // there is one, that of initialize
+		for _, p := range s.playing { // only initialize
 			if err := s.play(p); err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func (s *replaySession) take(m *jsonrpc.Message) error {
 	return nil
 }
 
-// stop forgets a playback.
+// stop ends a playback.
 func (s *replaySession) stop(p *playback) {
 	delete(s.playing, p.request.ID)
 	for _, id := range p.minted {
@@ -99,7 +99,7 @@ func (s *replaySession) stop(p *playback) {
 	}
 }
 
-// play plays the steps of a playback, as far as none waits for the client.
+// play plays the steps of a playback, until one waits for the client.
 func (s *replaySession) play(p *playback) error {
 	for len(p.steps) > 0 {
 		next := p.steps[0]
@@ -123,8 +123,8 @@ func (s *replaySession) waits(p *playback, next step) bool {
 	return next.initialized && !s.initialized || !next.reply.IsZero() && s.asked[p.minted[next.reply]] == p
 }
 
-// made returns a recorded message of the server as it is in this session: with the ids and
-// the progress token of here. It is nil if it means nothing here.
+// made returns a recorded message of the server with the ids and the progress token of this
+// session. It is nil if the message has no meaning in this session.
 func (s *replaySession) made(p *playback, recorded *jsonrpc.Message) *jsonrpc.Message {
 	if recorded == nil {
 		return nil
@@ -166,7 +166,7 @@ func (s *replaySession) made(p *playback, recorded *jsonrpc.Message) *jsonrpc.Me
 	return &m
 }
 
-// subscribed gives the result of a subscription the id that it has here.
+// subscribed gives the result of a subscription the id of this session.
 func subscribed(result json.RawMessage, id jsonrpc.ID) json.RawMessage {
 	meta, _ := jsonrpc.Member(result, "_meta")
 	if of, _ := jsonrpc.Member(meta, mcp.KeySubscription); of == nil {
@@ -175,7 +175,7 @@ func subscribed(result json.RawMessage, id jsonrpc.ID) json.RawMessage {
 	return mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: id.Raw()})
 }
 
-// stepsFor returns what is to be played for a request.
+// stepsFor returns the steps for a request.
 func (s *replaySession) stepsFor(m *jsonrpc.Message) []step {
 	q := questionOf(m)
 	if x := s.next(q); x != nil {
@@ -188,8 +188,8 @@ func (s *replaySession) stepsFor(m *jsonrpc.Message) []step {
 	return []step{{send: answer}}
 }
 
-// next returns the exchange whose turn it is: of equal ones the next, and then the last
-// again. A handshake has any that there is.
+// next returns the exchange to play: the next of the equal ones, or the last again. For a
+// handshake it returns the nearest if there is no equal one.
 func (s *replaySession) next(q question) *exchange {
 	equal := s.recording.equal[q.key()]
 	if len(equal) == 0 {

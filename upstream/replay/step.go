@@ -1,11 +1,13 @@
 package replay
 
 import (
+	"slices"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// An exchange is a recorded request, and all that the server sent for it.
+// An exchange is a recorded request, and all messages of the server that belong to it.
 type exchange struct {
 	line     int // of the request
 	question question
@@ -16,25 +18,24 @@ type exchange struct {
 	cancelled bool // before there was an answer
 }
 
-// A step is one thing that happens in an exchange: a message of the server, or the wait for
-// one of the client.
+// A step of an exchange is a message of the server, or the wait for one of the client.
 type step struct {
 	send *jsonrpc.Message
 
-	reply       jsonrpc.ID // waits for the client's answer to the server's request of that id
-	initialized bool       // waits for notifications/initialized
+	reply       jsonrpc.ID // wait for the client's answer to the server's request with this id
+	initialized bool       // wait for notifications/initialized
 }
 
-// A recordedConn is a recorded connection with the server, as far as it has been read.
+// A recordedConn is the state of a recorded connection while it is read.
 type recordedConn struct {
-	open   map[jsonrpc.ID]*exchange // requests of the client, by id; answered ones stay until the id is used again
-	tokens map[string]*exchange     // those that have a progress token, by its text
+	open   map[jsonrpc.ID]*exchange // requests of the client, by id; answered ones stay until the id is reused
+	tokens map[string]*exchange     // requests of the client, by the text of their progress token
 	asked  map[jsonrpc.ID]*exchange // requests of the server that the client has not answered
-	newest []*exchange              // that are not answered, in order
-	last   *exchange                // that was answered last, or began
+	newest []*exchange              // unanswered, in order
+	last   *exchange                // began or was answered last
 }
 
-// newRecording makes exchanges of messages.
+// newRecording divides messages into exchanges.
 func newRecording(messages []recordedMessage) *Recording {
 	r := &Recording{equal: make(map[string][]*exchange)}
 	talks := make(map[string]*recordedConn)
@@ -47,7 +48,8 @@ func newRecording(messages []recordedMessage) *Recording {
 		if m.fromServer {
 			t.server(m)
 		} else if x := t.client(m); x != nil {
-			r.add(x)
+			r.exchanges = append(r.exchanges, x)
+			r.equal[x.question.key()] = append(r.equal[x.question.key()], x)
 		}
 	}
 	for _, x := range r.exchanges {
@@ -56,7 +58,7 @@ func newRecording(messages []recordedMessage) *Recording {
 	return r
 }
 
-// client notes a message to the server. It returns the exchange that begins with it.
+// client records a message to the server. It returns the exchange that begins with it, if any.
 func (t *recordedConn) client(m recordedMessage) *exchange {
 	switch {
 	case m.IsRequest():
@@ -86,11 +88,11 @@ func (t *recordedConn) client(m recordedMessage) *exchange {
 	return nil
 }
 
-// server notes a message of the server.
+// server records a message of the server.
 func (t *recordedConn) server(m recordedMessage) {
 	x := t.about(m)
 	if x == nil {
-		return // it was there before the recording
+		return // it belongs to a request before the recording
 	}
 	switch {
 	case m.IsResponse():
@@ -105,20 +107,15 @@ func (t *recordedConn) server(m recordedMessage) {
 	x.steps = append(x.steps, step{send: m.Message})
 }
 
-// settle notes that nobody waits for the answer of an exchange any more.
+// settle records that an exchange was answered or cancelled.
 func (t *recordedConn) settle(x *exchange) {
 	t.last = x
-	for i, other := range t.newest {
-		if other == x {
-			t.newest = append(t.newest[:i:i], t.newest[i+1:]...)
-			return
-		}
-	}
+	t.newest = slices.DeleteFunc(t.newest, func(other *exchange) bool { return other == x })
 }
 
-// about returns the exchange that a message of the server belongs to, nil if that is not
-// in the recording. What does not say it belongs to the newest request that something is
-// done for, or to the last one there was.
+// about returns the exchange that a message of the server belongs to, nil if it is not in the
+// recording. A message that names no request belongs to the newest unanswered request, or
+// else to the last one.
 func (t *recordedConn) about(m recordedMessage) *exchange {
 	if m.IsResponse() {
 		return t.open[m.ID]
@@ -145,7 +142,8 @@ func (t *recordedConn) about(m recordedMessage) *exchange {
 	return t.last
 }
 
-// finish gives an exchange that has no answer one, unless nobody waited for it.
+// finish gives an exchange without an answer an error, unless it was cancelled or is a
+// subscription.
 func (x *exchange) finish() {
 	if x.answer == nil && !x.cancelled && x.question.method != mcp.MethodListen {
 		x.answer = jsonrpc.NewError(x.request.ID, unanswered(x.line))
