@@ -182,21 +182,18 @@ func (b *announcer) putLocked(line []byte) {
 	}
 }
 
-// pending returns the lines for one control stream, the current one first.
-func (b *announcer) pending() pendingLine {
-	var sent []byte
-	return func() ([]byte, <-chan struct{}) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.changed == nil {
-			b.changed = make(chan struct{})
-		}
-		if bytes.Equal(sent, b.line) {
-			return nil, b.changed
-		}
-		sent = b.line
-		return sent, b.changed
+// next returns the line that a control stream must send, nil if it has sent it, and a
+// channel that is closed when there is another. sent is the last line that it has sent.
+func (b *announcer) next(sent []byte) (line []byte, changed <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.changed == nil {
+		b.changed = make(chan struct{})
 	}
+	if bytes.Equal(sent, b.line) {
+		return nil, b.changed
+	}
+	return b.line, b.changed
 }
 
 // isName reports whether name is valid for an upstream.

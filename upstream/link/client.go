@@ -61,9 +61,9 @@ type Client struct {
 	current  currentLink
 	rejected announcer
 
-	mu    sync.Mutex // guards Streams and the fields below
-	open  int        // streams
-	crowd overload
+	mu   sync.Mutex // guards Streams and the fields below
+	open int        // streams
+	full bool       // a refused stream was logged
 }
 
 // Serve owns carrier until it returns, and lets Open use it. It returns the cause when the
@@ -149,7 +149,7 @@ func (c *Client) control(l *link, over chan struct{}) {
 	}
 	giveUp.Stop()
 	l.begin(k.bye)
-	k.live(c.Heartbeat, c.rejected.pending())
+	k.live(c.Heartbeat, &c.rejected)
 	k.end(c.talk(k, over))
 }
 
@@ -197,7 +197,7 @@ func (c *Client) SetStreams(most int) {
 func (c *Client) enter(upstream string) bool {
 	c.mu.Lock()
 	most := c.Streams
-	ok, first := c.crowd.admit(c.open, most)
+	ok, first := admit(c.open, most, &c.full)
 	if ok {
 		c.open++
 	}
@@ -212,7 +212,7 @@ func (c *Client) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open--
-	c.crowd.thin(c.open, c.Streams)
+	c.full = c.full && c.open > c.Streams/2
 }
 
 // openSoon is Open after enter.

@@ -294,12 +294,12 @@ func TestUnreadProxy(t *testing.T) {
 }
 
 // rawPair returns both ends of one stream, without a Client and a Server.
-func rawPair(t *testing.T, config *yamux.Config) (*conn, hostConn) {
+func rawPair(t *testing.T, config *yamux.Config) (*conn, *conn) {
 	a, b := Ring()
 	return rawPairOver(t, config, a, b)
 }
 
-func rawPairOver(t *testing.T, config *yamux.Config, a, b net.Conn) (*conn, hostConn) {
+func rawPairOver(t *testing.T, config *yamux.Config, a, b net.Conn) (*conn, *conn) {
 	_, trusted := a.(*ringConn)
 	nearLink, err := newLink(a, yamux.Client, config, trusted)
 	if err != nil {
@@ -321,5 +321,7 @@ func rawPairOver(t *testing.T, config *yamux.Config, a, b net.Conn) (*conn, host
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newConn(nearLink, near, jsonrpc.Limits{}), hostConn{newConn(hostLink, far, jsonrpc.Limits{})}
+	host := newConn(hostLink, far, jsonrpc.Limits{})
+	host.host = true
+	return newConn(nearLink, near, jsonrpc.Limits{}), host
 }

@@ -23,8 +23,7 @@ const (
 	lastTimeout = 5 * time.Second
 )
 
-// A conn is a stream after its hello, as a sequence of messages. It is the proxy's end; the
-// host's end is a hostConn.
+// A conn is a stream after its hello, as a sequence of messages.
 type conn struct {
 	// Static after construction.
 	stream *stream
@@ -32,7 +31,7 @@ type conn struct {
 	limits jsonrpc.Limits // of a message that must be checked
 
 	// Set before c can be closed; may be nil.
-	tells    bool   // it is a hostConn
+	host     bool   // c is the host's end, which sends a closing line
 	over     func() // called once, when c ends
 	finished func() // called when both sides have closed c
 
@@ -116,7 +115,7 @@ func (c *conn) line() ([]byte, error) {
 	line, err := c.lines.ReadLine()
 	end, ended := errors.AsType[*jsonrpc.ClosedError](err)
 	switch {
-	case ended && end == errSlowLine && c.tells:
+	case ended && end == errSlowLine && c.host:
 		return nil, c.shut(end, closingLine(end), time.Now().Add(lastTimeout))
 	case ended:
 		return nil, c.shut(end, nil, longAgo)
@@ -144,7 +143,28 @@ func (c *conn) SendAll(messages []*jsonrpc.Message) error {
 
 // Close implements [jsonrpc.Conn]. Messages that were sent before are still delivered.
 func (c *conn) Close() error {
-	c.shut(errClosed, nil, longAgo)
+	if !c.host {
+		c.shut(errClosed, nil, longAgo)
+		return nil
+	}
+	c.shut(errClosed, closingLine(errClosed), longAgo)
+	c.stream.y.SetWriteDeadline(longAgo) // after CloseCause: do not wait
+	return nil
+}
+
+// CloseCause is [jsonrpc.CloseWith]. At the host's end it closes c after a closing line with
+// the [*jsonrpc.ClosedError] in cause. It does not wait: the proxy receives the messages
+// that were sent before, and then that error. A Send that waits for a proxy that does not
+// read fails within seconds, or at once when Close is called.
+func (c *conn) CloseCause(cause error) error {
+	if !c.host {
+		return c.Close()
+	}
+	end, ok := errors.AsType[*jsonrpc.ClosedError](cause)
+	if !ok {
+		end = errClosed
+	}
+	c.shut(end, closingLine(end), time.Now().Add(lastTimeout))
 	return nil
 }
 
@@ -183,27 +203,4 @@ func (c *conn) finish() {
 	if c.finished != nil {
 		c.finished()
 	}
-}
-
-// A hostConn is the host's end, which sends a closing line.
-type hostConn struct{ *conn }
-
-// Close implements [jsonrpc.Conn].
-func (c hostConn) Close() error {
-	c.shut(errClosed, closingLine(errClosed), longAgo)
-	c.stream.y.SetWriteDeadline(longAgo) // after CloseCause: do not wait
-	return nil
-}
-
-// CloseCause closes c after a closing line with the [*jsonrpc.ClosedError] in cause. It does
-// not wait: the proxy receives the messages that were sent before, and then that error. A
-// Send that waits for a proxy that does not read fails within seconds, or at once when Close
-// is called.
-func (c hostConn) CloseCause(cause error) error {
-	end, ok := errors.AsType[*jsonrpc.ClosedError](cause)
-	if !ok {
-		end = errClosed
-	}
-	c.shut(end, closingLine(end), time.Now().Add(lastTimeout))
-	return nil
 }

@@ -250,24 +250,22 @@ const (
 	answerLine = notePrefix + `:` + version + `,"beat":false}` + "\n" // the answer
 )
 
-// A pendingLine returns a line that was not sent yet, nil if there is none, and a channel
-// that is closed when there is another.
-type pendingLine func() (line []byte, changed <-chan struct{})
-
-// live starts the goroutines that run as long as the link: one sends beats and n's lines,
-// and one watches for silence.
-func (c *control) live(h Heartbeat, n pendingLine) {
-	c.link.controls.Go(func() { c.beat(h.every(), n) })
+// live starts the goroutines that run as long as the link: one sends beats and the lines of
+// b, and one watches for silence.
+func (c *control) live(h Heartbeat, b *announcer) {
+	c.link.controls.Go(func() { c.beat(h.every(), b) })
 	c.link.controls.Go(func() { c.link.watch(h) })
 }
 
-// beat writes beats, answers to beats, and n's lines until the link ends.
-func (c *control) beat(every time.Duration, n pendingLine) {
+// beat writes beats, answers to beats, and the lines of b until the link ends.
+func (c *control) beat(every time.Duration, b *announcer) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for {
-		line, changed := n()
-		if line == nil {
+	for sent := []byte(nil); ; {
+		line, changed := b.next(sent)
+		if line != nil {
+			sent = line
+		} else {
 			select {
 			case <-c.link.y.CloseChan():
 				return

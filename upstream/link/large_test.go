@@ -12,12 +12,12 @@ import (
 
 // slowLines opens streams on one link whose proxy begins a large line on each, and returns both
 // ends of each and what becomes of them at the host. The first is there for other things.
-func slowLines(t *testing.T, n int, within time.Duration) (near []*conn, far []hostConn, ends chan error) {
+func slowLines(t *testing.T, n int, within time.Duration) (near []*conn, far []*conn, ends chan error) {
 	a, b := tcpPair(t)
 	first, host := rawPairOver(t, newConfig(orDiscard(nil), false), a, b)
 	l := host.stream.link
 	l.within = within
-	near, far, ends = []*conn{first}, []hostConn{host}, make(chan error, n)
+	near, far, ends = []*conn{first}, []*conn{host}, make(chan error, n)
 	for range n {
 		y, err := first.stream.link.y.OpenStream()
 		if err != nil {
@@ -30,8 +30,8 @@ func slowLines(t *testing.T, n int, within time.Duration) (near []*conn, far []h
 		if y, err = l.y.AcceptStream(); err != nil {
 			t.Fatal(err)
 		}
-		h := hostConn{newConn(l, y, jsonrpc.Limits{})}
-		h.tells = true
+		h := newConn(l, y, jsonrpc.Limits{})
+		h.host = true
 		near, far = append(near, c), append(far, h)
 		go func() { _, err := h.Recv(); ends <- err }()
 	}

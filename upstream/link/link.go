@@ -307,21 +307,13 @@ func orDiscard(log *slog.Logger) *slog.Logger {
 // errTooMany is why a stream was refused.
 var errTooMany = errors.New("too many streams")
 
-// An overload is a time of too many streams. It is one event, with one log line, until half
-// of them have gone.
-type overload struct {
-	told bool // a refused stream was logged
-}
-
 // admit reports whether one more stream is allowed beside n of at most most; zero is no
-// bound. The caller logs the first that is refused.
-func (c *overload) admit(n, most int) (ok, first bool) {
+// bound. The first refused one sets full, and the caller logs it. The caller resets full when
+// half of the streams have gone, so that there is one log line for many refusals.
+func admit(n, most int, full *bool) (ok, first bool) {
 	if most <= 0 || n < most {
 		return true, false
 	}
-	first, c.told = !c.told, true
+	first, *full = !*full, true
 	return false, first
 }
-
-// thin ends the overload if the n streams are at most half of most.
-func (c *overload) thin(n, most int) { c.told = c.told && n > most/2 }

@@ -36,9 +36,6 @@ func newBackOff() *backoff.ExponentialBackOff {
 	return b
 }
 
-// A serveFunc owns carrier until it returns.
-type serveFunc func(ctx context.Context, carrier net.Conn, w watcher) error
-
 // A watcher is notified of the life of a link.
 type watcher struct {
 	up    func()                                 // called when the hello is answered; may be nil
@@ -47,7 +44,10 @@ type watcher struct {
 
 var unwatched = watcher{ended: func(bool, string, error) {}}
 
-func redial(ctx context.Context, r *endReporter, dial func(context.Context) (net.Conn, error), serve serveFunc) error {
+func redial(
+	ctx context.Context, r *endReporter, dial func(context.Context) (net.Conn, error),
+	serve func(context.Context, net.Conn, watcher) error,
+) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	slots := make(chan struct{}, maxLinks)
@@ -80,7 +80,9 @@ func redial(ctx context.Context, r *endReporter, dial func(context.Context) (net
 	return context.Cause(ctx)
 }
 
-func accept(ctx context.Context, r *endReporter, l net.Listener, serve serveFunc) error {
+func accept(
+	ctx context.Context, r *endReporter, l net.Listener, serve func(context.Context, net.Conn, watcher) error,
+) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	defer l.Close()
 	var wg sync.WaitGroup

@@ -151,7 +151,7 @@ func (s *Server) helloTimeout() time.Duration {
 // accept accepts streams until the link or ctx ends, and returns the cause. It does no
 // work itself: a stream that waits too long to be accepted ends the link.
 func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) error {
-	var full overload
+	var full bool // a refused stream was logged
 	for {
 		y, err := l.y.AcceptStreamWithContext(ctx)
 		if ctx.Err() != nil {
@@ -163,12 +163,12 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 		if err != nil {
 			return err
 		}
-		c := hostConn{newConn(l, y, s.Limits)}
-		c.tells = true
+		c := newConn(l, y, s.Limits)
+		c.host = true
 		n, most := l.unfinished(), s.most()
-		switch ok, first := full.admit(n-1, most); {
+		switch ok, first := admit(n-1, most, &full); {
 		case ok:
-			full.thin(n, most)
+			full = full && n > most/2
 			streams.Go(func() { s.stream(ctx, c) })
 		case n > most+maxRefusals:
 			return errFlood
@@ -202,7 +202,7 @@ func (s *Server) most() int {
 }
 
 // stream serves one stream.
-func (s *Server) stream(ctx context.Context, c hostConn) {
+func (s *Server) stream(ctx context.Context, c *conn) {
 	h, err := s.greet(c)
 	switch {
 	case err == errControl:
@@ -215,7 +215,7 @@ func (s *Server) stream(ctx context.Context, c hostConn) {
 	}
 }
 
-func (s *Server) refuse(c hostConn, h Hello, err error) {
+func (s *Server) refuse(c *conn, h Hello, err error) {
 	level := slog.LevelDebug
 	if c.stream.link.refused.CompareAndSwap(false, true) { // one line for each link
 		level = slog.LevelWarn
@@ -228,7 +228,7 @@ func (s *Server) refuse(c hostConn, h Hello, err error) {
 var errControl = errors.New("control stream")
 
 // greet reads the hello and accepts it, or returns the reason to refuse it.
-func (s *Server) greet(c hostConn) (Hello, error) {
+func (s *Server) greet(c *conn) (Hello, error) {
 	c.stream.y.SetReadDeadline(time.Now().Add(s.helloTimeout()))
 	line, err := readHello(c.stream)
 	if err != nil {
@@ -301,7 +301,7 @@ func (s *Server) talk(k *control, v int) error {
 		return err
 	}
 	orDiscard(s.Log).Info("link up")
-	k.live(s.Heartbeat, s.announced.pending())
+	k.live(s.Heartbeat, &s.announced)
 	if s.Rejected == nil {
 		return k.read(nil, nil)
 	}

@@ -137,10 +137,11 @@ func written(digits string, exponent int) string {
 // A difference is a value that differs from the one in a recorded question.
 type difference struct {
 	path        string // of keys: arguments.path
-	here, there any    // missing{} for none
+	here, there any    // missing for none
 }
 
-type missing struct{}
+// missing stands for a member that there is not.
+var missing any = new(int)
 
 // differ appends the differences of two values at a path to all. It compares objects by
 // member, and arrays as a whole.
@@ -148,7 +149,7 @@ func differ(all []difference, path string, here, there any) []difference {
 	a, isMap := here.(map[string]any)
 	b, areMaps := there.(map[string]any)
 	if !isMap || !areMaps {
-		if here == (missing{}) || there == (missing{}) || textOf(here) != textOf(there) {
+		if here == missing || there == missing || textOf(here) != textOf(there) {
 			all = append(all, difference{path, here, there})
 		}
 		return all
@@ -165,7 +166,7 @@ func valueOf(m map[string]any, key string) any {
 	if v, ok := m[key]; ok {
 		return v
 	}
-	return missing{}
+	return missing
 }
 
 // String describes the difference in a few words.
@@ -174,7 +175,7 @@ func (d difference) String() string {
 }
 
 func shown(v any) string {
-	if v == (missing{}) {
+	if v == missing {
 		return "missing"
 	}
 	return shorten(textOf(v))
