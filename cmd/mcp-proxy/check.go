@@ -46,7 +46,7 @@ func runCheck(file string, asJSON bool) error {
 	if !asJSON {
 		printInspection(found)
 	} else if err := printJSON(found); err != nil {
-		return &runError{err}
+		return err
 	}
 	if !found.OK {
 		return found.Problems
@@ -101,7 +101,7 @@ func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	if !asJSON {
 		printDiagnosis(found)
 	} else if err := printJSON(found); err != nil {
-		return &runError{err}
+		return err
 	}
 	if found.Ill() {
 		return errAnswerIsNo
@@ -163,8 +163,10 @@ func newSchema() *cobra.Command {
 		Example: "  mcp-proxy schema > mcp-proxy.schema.json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := stdout.Write(config.Schema())
-			return err
+			if _, err := stdout.Write(config.Schema()); err != nil {
+				return &runError{err}
+			}
+			return nil
 		},
 	}
 }

@@ -93,8 +93,10 @@ func newVersion() *cobra.Command {
 			if asJSON {
 				return printJSON(proxy.BuildOf())
 			}
-			_, err := fmt.Fprintln(stdout, "mcp-proxy", proxy.Version())
-			return err
+			if _, err := fmt.Fprintln(stdout, "mcp-proxy", proxy.Version()); err != nil {
+				return &runError{err}
+			}
+			return nil
 		},
 	}
 	addJSONFlag(cmd, &asJSON)

@@ -169,10 +169,13 @@ func paint(s style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// printJSON prints a value to stdout, indented.
+// printJSON prints a value to stdout, indented. Its error is a runError.
 func printJSON(v any) error {
 	out := json.NewEncoder(stdout)
 	out.SetEscapeHTML(false)
 	out.SetIndent("", "  ")
-	return out.Encode(v)
+	if err := out.Encode(v); err != nil {
+		return &runError{err}
+	}
+	return nil
 }

@@ -52,7 +52,7 @@ func runTools(ctx context.Context, p *proxy.Proxy, c *proxy.Client, all, asJSON 
 	if !asJSON {
 		printOffer(o, all)
 	} else if err := printJSON(o); err != nil {
-		return &runError{err}
+		return err
 	}
 	if len(o.Missing) > 0 {
 		return errAnswerIsNo
