@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -226,24 +225,17 @@ func printResult(result json.RawMessage, asJSON bool) error {
 	case len(r.Content) == 0 && r.StructuredContent != nil:
 		err = printJSON(r.StructuredContent)
 	default:
-		err = printContent(stdout.exact(), r.Content)
-	}
-	switch {
-	case err != nil:
-		return &runError{err}
-	case r.IsError:
-		return errAnswerIsNo
-	}
-	return nil
-}
-
-func printContent(out io.Writer, content []block) error {
-	for _, b := range content {
-		if _, err := io.WriteString(out, withNewline(b.plain())); err != nil {
-			return err
+		out := stdout.exact()
+		for _, b := range r.Content {
+			if _, err := fmt.Fprintln(out, strings.TrimSuffix(b.plain(), "\n")); err != nil {
+				return &runError{err}
+			}
 		}
 	}
-	return nil
+	if err == nil && r.IsError {
+		return errAnswerIsNo
+	}
+	return err
 }
 
 // plain returns a block as text, or a description of a block that is not text.
@@ -263,11 +255,4 @@ func (b *block) plain() string {
 		return fmt.Sprintf("[resource %s %s, %d bytes: --json has it]", r.URI, r.MimeType, len(r.Blob)*3/4)
 	}
 	return fmt.Sprintf("[%s: --json has it]", b.Type)
-}
-
-func withNewline(text string) string {
-	if strings.HasSuffix(text, "\n") {
-		return text
-	}
-	return text + "\n"
 }
