@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,19 +20,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// command runs the program and returns what it prints and its exit code.
-func command(t *testing.T, env []string, args ...string) (out string, code int) {
-	t.Helper()
-	cmd := exec.Command("mcp-proxy", args...)
-	cmd.Env = append(os.Environ(), env...)
-	text, err := cmd.CombinedOutput()
-	if _, ended := err.(*exec.ExitError); err != nil && !ended {
-		t.Fatal(err)
-	}
-	return string(text), cmd.ProcessState.ExitCode()
-}
-
-// onlyOneSocket is the path of the only one in the directory of ours.
+// onlyOneSocket returns the path of the only socket in the directory of this user.
 func onlyOneSocket(t *testing.T, dir string) string {
 	t.Helper()
 	var all []string
@@ -41,7 +28,7 @@ func onlyOneSocket(t *testing.T, dir string) string {
 	return all[0]
 }
 
-// Each command has a socket for operators, which only its user can reach, and takes it away.
+// Each command has a socket for operators, which only its user can reach, and removes it at the end.
 func TestAdminSocket(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
@@ -79,8 +66,8 @@ func TestAdminSocket(t *testing.T) {
 	}
 }
 
-// A killed process leaves its socket behind. It is not asked, and the next start removes it,
-// but not one that somebody may be about to listen at.
+// A killed process leaves its socket behind. Commands skip it, and the next start removes it, but
+// not a new one, whose process may not listen yet.
 func TestAdminSocketsThatAreDead(t *testing.T) {
 	dir := filepath.Join(shortDir(t), "mcp-proxy")
 	if err := ownDir(dir); err != nil {
@@ -109,8 +96,8 @@ func TestAdminSocketsThatAreDead(t *testing.T) {
 	}
 }
 
-// Where several run, a command shows what tells them apart, and takes a name or a number of
-// that list.
+// If several processes run, a command lists them, and takes a name or a number of that
+// list.
 func TestSeveralProcesses(t *testing.T) {
 	s := emptySite(t)
 	env := []string{"XDG_RUNTIME_DIR=" + shortDir(t)}
@@ -121,9 +108,7 @@ func TestSeveralProcesses(t *testing.T) {
 	var at []string
 	for _, file := range files {
 		p := startProgram(t, env, "serve", "--config", file)
-		_, rest, _ := strings.Cut(p.hear(), "http://")
-		address, _, _ := strings.Cut(rest, "/")
-		at = append(at, address)
+		at = append(at, strings.TrimPrefix(p.url(), "http://"))
 	}
 	wd, _ := os.Getwd()
 	text, code := command(t, env, "status")
@@ -131,7 +116,7 @@ func TestSeveralProcesses(t *testing.T) {
 	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		words := strings.Fields(line)
 		switch {
-		case i < 2 && code == exitError: // what is wrong, and the head of the table
+		case i < 2 && code == exitError: // the error, and the head of the table
 		case i > 3 || len(words) != 6 || words[0] != fmt.Sprint(i-1) || words[2] != files[i-2] || words[3] != at[i-2] || words[4] != wd:
 			t.Errorf("code %d, line %d: %q", code, i, line)
 		default:
@@ -153,7 +138,7 @@ func TestSeveralProcesses(t *testing.T) {
 	}
 }
 
-// A directory that others can use, or have made to look like ours, is not used.
+// A directory that others can access, or that another user has created, is not used.
 func TestAdminDirOfOthers(t *testing.T) {
 	tmp := shortDir(t)
 	wide, link := filepath.Join(tmp, "wide"), filepath.Join(tmp, "link")
@@ -170,8 +155,8 @@ func TestAdminDirOfOthers(t *testing.T) {
 	}
 }
 
-// On TCP probes and metrics are open and all else needs the token. Readiness fails while a call drains,
-// and liveness does not.
+// On TCP, probes and metrics are open and everything else needs the token. While a call drains, readiness
+// fails and liveness does not.
 func TestAdminOnTCP(t *testing.T) {
 	s := emptySite(t)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -184,8 +169,7 @@ func TestAdminOnTCP(t *testing.T) {
 	config := filepath.Join(s.dir, "c.yaml")
 	os.WriteFile(config, []byte("listen: [\"127.0.0.1:0\"]\nadmin: {listen: [\""+at+"\"], tokenFile: token}\nupstreams: {main: {command: fakeserver, env: {FAKE_LOG: "+s.record("a")+"}}}\n"), 0o600)
 	p := startProgram(t, []string{"XDG_RUNTIME_DIR=" + s.dir}, "serve", "--config", config)
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	s.url = "http://" + strings.TrimSuffix(strings.Split(rest, ",")[0], "/mcp")
+	s.url = p.url()
 
 	get := func(path, token string) int {
 		r, _ := http.NewRequest(http.MethodGet, "http://"+at+path, nil)
@@ -224,8 +208,8 @@ func TestAdminOnTCP(t *testing.T) {
 	}
 }
 
-// Readiness waits for what is required: an isolated command that passes one trial, which is
-// then over, a shared server that runs, and again if it is killed, and a link that is up.
+// Readiness waits for everything required: one successful trial of an isolated command, a shared
+// server to run, also after it was killed, and a link to be up.
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	s := emptySite(t)
@@ -277,8 +261,8 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// After SIGTERM readiness fails first, and new clients are served as before. A second signal
-// skips the rest of the delay, and does not force: what is in flight finishes.
+// After SIGTERM readiness fails first, while new clients are still served. A second signal
+// skips the rest of the delay, but does not force: requests in flight finish.
 func TestDrainDelay(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Words become what the schema of the tool says; what it does not know is refused where it
-// lists what it takes.
+// The schema of the tool types key=value. Unknown keys are refused if the schema allows no
+// others.
 func TestToolArguments(t *testing.T) {
 	const schema = `{"type":"object","required":["n"],"$defs":{"Color":{"type":"string","enum":["red"]},"Self":{"$ref":"#/$defs/Self"}},"properties":{
 		"s":{"type":"string"},"n":{"type":"integer"},"f":{"type":"number"},"b":{"type":"boolean"},
@@ -74,7 +74,7 @@ func TestToolArguments(t *testing.T) {
 	}
 }
 
-// A server's text cannot make a terminal do anything.
+// A terminal obeys nothing in the text of a server.
 func TestPrintable(t *testing.T) {
 	if got := printable("a\x1b[31m\tb\r\u202e\r\n\u00e4\xff\u009b\x7f\xe2\x82"); got != `a\u001b[31m b\u000d\u202e`+"\n\u00e4\ufffd"+`\u009b\u007f`+"\ufffd" {
 		t.Errorf("%q", got)

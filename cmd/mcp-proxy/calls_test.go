@@ -18,7 +18,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// inFlight is what operators are told of calls, in few words.
+// inFlight returns the calls that operators see, in short.
 func inFlight(now proxy.Calls) string {
 	var all []string
 	for _, c := range now.Calls {
@@ -38,8 +38,8 @@ func (s *site) awaitCalls(want string) {
 	eventually(s.t, want, func() bool { got = inFlight(s.proxy.Calls()); return got == want })
 }
 
-// Wherever a server is, a call that it works on is in flight and waits for it, until somebody
-// has enough.
+// Wherever a server is, a call that it works on is in flight and waits for the upstream, until the
+// client cancels it.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -65,7 +65,7 @@ func TestCalls(t *testing.T) {
 	})
 }
 
-// A call that a server may not have yet waits for room.
+// A call beyond maxConcurrent waits for room.
 func TestCallsBeyondMaxConcurrent(t *testing.T) {
 	s := newSite(t, layout{place: "HTTP", a: ", maxConcurrent: 1"})
 	c := s.connect()
@@ -79,7 +79,7 @@ func TestCallsBeyondMaxConcurrent(t *testing.T) {
 	s.awaitCalls("")
 }
 
-// The commands ask what runs: over its socket, or over TCP with the token.
+// The commands ask a running process over its socket, or over TCP with the token.
 func TestStatusAndCalls(t *testing.T) {
 	t.Parallel()
 	s := emptySite(t)
@@ -101,8 +101,7 @@ func TestStatusAndCalls(t *testing.T) {
 		t.Errorf("before: %d %q", code, text)
 	}
 	p := startProgram(t, env, "serve", "--config", config)
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	s.url = "http://" + strings.TrimSuffix(strings.Split(rest, ",")[0], "/mcp")
+	s.url = p.url()
 	hasLine := func(env []string, words string, args ...string) {
 		t.Helper()
 		var last string
@@ -152,7 +151,7 @@ func TestStatusAndCalls(t *testing.T) {
 		}
 	}
 
-	// A host knows its servers, and the tool, but no clients.
+	// A host knows its servers and the tool, but not the clients.
 	hostEnv := []string{"XDG_RUNTIME_DIR=" + hostDir}
 	text, code := command(t, hostEnv, "calls", "--json")
 	var now proxy.Calls
@@ -178,7 +177,7 @@ func TestStatusAndCalls(t *testing.T) {
 	}
 }
 
-// A table has no line that is wider than the terminal, and nothing in it that a terminal obeys.
+// No line of a table is wider than the terminal, and a terminal obeys nothing in it.
 func TestRows(t *testing.T) {
 	r := &rows{head: "A\tB"}
 	r.add("x\x1b[31m\ty\nz", strings.Repeat("w", 200))
@@ -208,7 +207,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// What top draws fits the screen, whatever there is.
+// What top draws fits the screen, whatever its size.
 func TestTopFits(t *testing.T) {
 	now, calls := proxy.Snapshot{Process: proxy.Process{Role: "proxy"}}, proxy.Calls{Now: time.Now(), LeftOut: 5}
 	for i := range 40 {

@@ -16,7 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A client collects what it receives, whichever way that comes.
+// A client collects what it receives, over any wire.
 type client struct {
 	wire
 	t *testing.T
@@ -31,13 +31,13 @@ type client struct {
 // A wire is one way to reach the proxy.
 type wire interface {
 	send(text string) error // one message
-	vanish()                // leaves, and is there no more when it returns
+	vanish()                // leaves; when it returns, the connection has ended
 }
 
-// dial connects a wire to a site; what arrives goes to heard.
+// dial connects a wire to a site; it passes each message that arrives to heard.
 type dial func(s *site, heard func(text []byte)) (wire, error)
 
-// The ways in which clients reach a proxy, and leave it.
+// wires are the ways in which clients reach a proxy, and leave it.
 var wires = map[string]dial{
 	"stdio": dialStdio,
 	"WebSocket": func(s *site, heard func([]byte)) (wire, error) {
@@ -61,8 +61,8 @@ func wiresOf(era mcp.Era) []string {
 // connect initializes a new client of the site's era over WebSocket.
 func (s *site) connect() *client { return s.connectOver("WebSocket") }
 
-// connectOver initializes a new client of the era that the wire's name has, else of
-// the site's.
+// connectOver initializes a new client of the era in the wire's name, else of the site's
+// era.
 func (s *site) connectOver(name string) *client {
 	s.t.Helper()
 	if s.layout.client == mcp.Modern && !strings.HasPrefix(name, "modern ") {
@@ -75,7 +75,7 @@ func (s *site) connectOver(name string) *client {
 	return c
 }
 
-// join returns a new client that has said nothing yet.
+// join returns a new client that has sent nothing yet.
 func (s *site) join(name string) *client {
 	s.t.Helper()
 	c := &client{t: s.t, answers: map[string]json.RawMessage{}}
@@ -137,9 +137,9 @@ func (c *client) cancel(id string) {
 	c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
 }
 
-// works calls a tool of an upstream until it answers, which it need not do at
-// once after it was lost; until then nothing may have been sent to it. It returns how
-// many calls were refused.
+// works calls a tool of an upstream until it answers: after a loss the first calls may be
+// refused, but then they must not have reached the server. It returns how many calls were
+// refused.
 func (c *client) works(id int, tool string) (refused int) {
 	c.t.Helper()
 	first := id
@@ -154,7 +154,7 @@ func (c *client) works(id int, tool string) (refused int) {
 	return id - first - 1
 }
 
-// heardOf returns how many notifications have a part.
+// heardOf returns how many notifications contain part.
 func (c *client) heardOf(part string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +167,7 @@ func (c *client) accept() {
 	c.reply(func(json.RawMessage) string { return `{"action":"accept"}` })
 }
 
-// reply answers all questions so far with what answer makes of their params.
+// reply answers all questions so far with the result of answer for their params.
 func (c *client) reply(answer func(question json.RawMessage) string) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -202,7 +202,7 @@ func (c *client) await(id string) string {
 	return string(answer)
 }
 
-// answer returns what a request was answered so far; "" for nothing.
+// answer returns the answer to a request; "" if there is none yet.
 func (c *client) answer(id string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// onTerminal starts a command whose terminal is a new one, so that keys are signals there.
+// onTerminal starts a command on a new terminal, which is its controlling one: ^C is a signal.
 func onTerminal(t *testing.T, wide uint16, env []string, args ...string) (near *os.File, drawn *screen, cmd *exec.Cmd) {
 	t.Helper()
 	return startOnTerminal(t, wide, env, exec.Command("mcp-proxy", args...))
@@ -57,7 +57,7 @@ func (s *screen) awaitLine(t *testing.T, pattern string) string {
 	return found
 }
 
-// A whole session at a terminal: where, who is ready and who is not, clients, a server that is
+// A whole session on a terminal: addresses, upstreams that are ready or failed, clients, a server that is
 // killed, what ^C waits for, and another ^C.
 func TestConsoleSession(t *testing.T) {
 	t.Parallel()
@@ -90,7 +90,7 @@ upstreams:
 	c.call(2, "files__hang")
 	c.call(3, "files__hang")
 	eventually(t, "two calls", func() bool {
-		out, _ := s.calls(dir)
+		out, _ := command(t, []string{"XDG_RUNTIME_DIR=" + dir}, "calls")
 		return strings.Count(out, "hang") == 2
 	})
 	io.WriteString(near, "\x03")
@@ -113,14 +113,7 @@ upstreams:
 	}
 }
 
-func (s *site) calls(dir string) (string, error) {
-	cmd := exec.Command("mcp-proxy", "calls")
-	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// What is behind a link is told of when the link is up, and once alone though it was lost.
+// The upstreams of a link are reported when the link is up, and only once although it was lost.
 func TestConsoleLinks(t *testing.T) {
 	s := emptySite(t)
 	socket := "unix://" + shortDir(t) + "/s"
@@ -149,7 +142,7 @@ upstreams:
 	}
 }
 
-// Without colours and with little room there are the same lines; at host, too.
+// Without colours and on a narrow terminal the lines are the same; so they are with host.
 func TestConsoleNarrow(t *testing.T) {
 	near, drawn, cmd := onTerminal(t, 40, []string{"NO_COLOR=1", "XDG_RUNTIME_DIR=" + shortDir(t)}, "host", "--listen", "unix://"+shortDir(t)+"/s", "--", "fakeserver")
 	drawn.awaitLine(t, `(?m)^main    ready  `)
@@ -169,7 +162,7 @@ func TestConsoleNarrow(t *testing.T) {
 	}
 }
 
-// Without a terminal nothing starts by itself, and programs find the address on stdout.
+// Without a terminal no server is tried at the start, and stdout has the address for programs.
 func TestTextWithoutTerminal(t *testing.T) {
 	record := t.TempDir() + "/record"
 	p := startProgram(t, []string{"FAKE_LOG=" + record}, "serve", "--log-format", "text", "--port", "0", "--", "fakeserver")
@@ -188,12 +181,12 @@ func TestTextWithoutTerminal(t *testing.T) {
 	}
 }
 
-// Closing the terminal stops serve and host and what they started. With nohup they run on, and
-// the signal is no reload there either.
+// Closing the terminal stops serve and host and their servers. With nohup they continue, and the
+// signal does not reload either.
 func TestTerminalIsClosed(t *testing.T) {
 	t.Parallel()
 	hangUps := make(chan os.Signal, 1)
-	signal.Notify(hangUps, syscall.SIGHUP) // what is ignored here would be ignored there
+	signal.Notify(hangUps, syscall.SIGHUP) // a signal that is ignored here would be ignored there
 	defer signal.Stop(hangUps)
 	for _, command := range []string{"serve", "host"} {
 		for _, nohup := range []bool{false, true} {
@@ -206,14 +199,14 @@ func TestTerminalIsClosed(t *testing.T) {
 					args = append(args, "--listen", "unix://"+dir+"/link")
 				}
 				program := exec.Command("mcp-proxy", args...)
-				if nohup { // the shell's own: nohup itself would take the terminal away
+				if nohup { // the shell's trap: nohup itself would redirect the terminal
 					program = exec.Command("sh", append([]string{"-c", `trap "" HUP; exec "$@"`, "sh", "mcp-proxy"}, args...)...)
 				}
 				near, drawn, cmd := startOnTerminal(t, 100, []string{"XDG_RUNTIME_DIR=" + dir, "TERM=xterm"}, program)
 				drawn.awaitLine(t, `files   ?ready`)
 				if nohup {
 					cmd.Process.Signal(syscall.SIGHUP)
-					status := exec.Command("mcp-proxy", "status") // answers come after a reload would have begun
+					status := exec.Command("mcp-proxy", "status") // a reload would have begun before the answer
 					status.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
 					if out, err := status.CombinedOutput(); err != nil {
 						t.Errorf("status: %v\n%s", err, out)

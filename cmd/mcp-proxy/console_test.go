@@ -18,7 +18,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// consoleLines is a log as a console gets it.
+// consoleLines writes records of all kinds to a log.
 func consoleLines(log *slog.Logger, at func(time.Duration)) {
 	files := log.With("upstream", "files", "session", "7IZKUPGG")
 	log.Warn("configuration", "warning", `mcp.json: mcpServers.docs.icon: not known`)
@@ -48,7 +48,7 @@ func consoleLines(log *slog.Logger, at func(time.Duration)) {
 	log.With("upstream", "ünïcode").Info(strings.Repeat("long", 30) + " word") //nolint:sloglint // longer than a line
 }
 
-// The log as people see it: in a wide and in a narrow terminal, in none, and with colours.
+// The log for people: on a wide and on a narrow terminal, without one, and with colours.
 func TestConsoleLines(t *testing.T) {
 	var all strings.Builder
 	for _, look := range []struct {
@@ -66,7 +66,7 @@ func TestConsoleLines(t *testing.T) {
 	golden(t, "console.golden", strings.ReplaceAll(all.String(), "\x1b", "␛"))
 }
 
-// golden compares with a file of testdata; UPDATE_GOLDEN=1 writes it.
+// golden compares got with a file in testdata; UPDATE_GOLDEN=1 writes the file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -84,7 +84,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// The JSON of the log is what programs read: it stays as it is, byte for byte.
+// Programs read the JSON of the log: it stays the same, byte for byte.
 func TestJSONLines(t *testing.T) {
 	out, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -137,7 +137,7 @@ func FuzzConsole(f *testing.F) {
 	})
 }
 
-// A fold forgets: what comes again after a while is news.
+// A fold forgets: a line that comes again after a while is written again.
 func TestFold(t *testing.T) {
 	var f fold
 	now := time.Now()
@@ -169,7 +169,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// A client is announced once, by the name that it gives, and nobody is who says nothing.
+// A client is announced once, by its own name, and not at all if it sends no request.
 func TestVisitors(t *testing.T) {
 	var told []string
 	v := clientLines{tell: func(text string) { told = append(told, text) }}
@@ -195,7 +195,7 @@ func TestVisitors(t *testing.T) {
 	}
 }
 
-// Of an upstream that takes long to start there is a word before it has.
+// A slow start of an upstream is reported while it continues.
 func TestLateStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder

@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// mark is in all secrets here: no log and no error has it.
+// mark is part of all secrets here: no log and no error may contain it.
 const mark = "m4rked"
 
-// A guarded is a server that wants tokens, in front of another one, and the authorization
-// server that issues them for a secret.
+// A guarded is a server that requires tokens and forwards to another one, and the authorization
+// server that issues the tokens for a secret.
 type guarded struct {
 	*httptest.Server
 	behind http.Handler
@@ -85,7 +85,7 @@ func (g *guarded) let(r *http.Request) bool {
 	return bearer && g.good[token]
 }
 
-// revoke makes all tokens worthless.
+// revoke revokes all tokens.
 func (g *guarded) revoke() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,8 +100,8 @@ func (g *guarded) tokens() int {
 
 const byClientCredentials = "auth: {clientCredentials: {clientId: me, clientSecretFile: secret}}"
 
-// A remote server that wants a token has it, on each transport and in each era, also when
-// it has forgotten the one that it got.
+// A remote server that requires a token gets one, on each transport and in each era, and a new one after
+// it has revoked the first.
 func TestClientCredentials(t *testing.T) {
 	t.Parallel()
 	for _, l := range append([]layout{{}}, otherPairs...) {
@@ -132,10 +132,10 @@ func TestClientCredentials(t *testing.T) {
 	}
 }
 
-// A link that is dialled through a guard has a token for each dial.
+// A link that is dialled through a guard sends a token at each dial.
 func TestClientCredentialsOfLinks(t *testing.T) {
 	s := emptySite(t)
-	s.layout = layout{place: "TCP link"} // but for what is written here
+	s.layout = layout{place: "TCP link"} // except that this test writes the configuration
 	s.far = newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}, b: {command: fakeserver}}\n", true), 0, s.log, s.events)
 	at := s.far.listen("ws://127.0.0.1:0/link")
 	g := newGuarded(t, strings.TrimPrefix(at, "tcp://"))
@@ -152,7 +152,7 @@ func TestClientCredentialsOfLinks(t *testing.T) {
 	}
 }
 
-// The program says what is wrong, and no secret, to its client and in the log. It works as
+// The program tells its client and the log what is wrong, without the secret. It works as
 // soon as the file is right.
 func TestWrongClientSecret(t *testing.T) {
 	t.Parallel()
@@ -161,7 +161,7 @@ func TestWrongClientSecret(t *testing.T) {
 	s.write("secret", mark+"-wrong")
 	p := startProgram(t, nil, "stdio", "--log-level", "debug", "--config", s.write("mcp-proxy.yaml",
 		fmt.Sprintf("upstreams: {a: {url: '%s/mcp', stopGrace: 500ms, %s}}\n", g.URL, byClientCredentials)))
-	greet := func() string { // which fails with the only upstream
+	greet := func() string { // fails with the only upstream
 		p.say(initialize)
 		return p.hear()
 	}
@@ -182,7 +182,7 @@ func TestWrongClientSecret(t *testing.T) {
 	}
 }
 
-// An upstream whose credentials change starts anew with them, and the next one goes on.
+// An upstream whose credentials change restarts with the new ones, and the next upstream continues.
 func TestReloadOfCredentials(t *testing.T) {
 	s := emptySite(t)
 	g := newGuarded(t, keepServing(t, `FAKE_ERA: ""`))

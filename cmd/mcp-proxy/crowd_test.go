@@ -11,7 +11,7 @@ import (
 )
 
 // One step beyond the bound, each request gets the one error and the log a line;
-// nobody else notices.
+// other clients are not affected.
 func TestTooManyStreams(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -40,21 +40,21 @@ func TestTooManyStreams(t *testing.T) {
 	})
 }
 
-// If the link within the process ends, whatever the reason, it is a lost link and not
+// If the link within the process ends, for any reason, it is a lost link and not
 // the end of the proxy.
 func TestLinkWithinLost(t *testing.T) {
 	s := newSite(t)
 	c := s.connect()
 	c.call(1, "a__hang")
 	s.awaitNoted("a", `"hang"`, 1)
-	near, far := link.Ring() // takes its place
+	near, far := link.Ring() // replaces it
 	var other sync.WaitGroup
 	other.Go(func() { (*inside[*link.Server](s.proxy, "host", "server")).Serve(t.Context(), far) })
 	other.Go(func() { inside[link.Client](s.proxy, "local", "client").Serve(t.Context(), near) })
 	if got := c.await("1"); got != lost("a", "link lost") {
 		t.Error("the call got", got)
 	}
-	other.Wait() // the next has taken its place
+	other.Wait() // the next one has replaced it
 	c.works(10, "a__echo")
 	c.works(20, "b__echo")
 	if n := s.log.count("link within the process lost"); n != 1 {

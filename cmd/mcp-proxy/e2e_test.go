@@ -26,8 +26,8 @@ func TestD07_KilledUpstream(t *testing.T) {
 	otherWires(t, layout{}, killUpstream)
 }
 
-// everyWire runs a test with legacy clients on each wire and upstreams at each place;
-// with one wire alone where links do not differ. The oldest wire has one place.
+// everyWire runs a test with legacy clients on each wire and upstreams at each place, but
+// with only one wire for places that differ in the link alone. The oldest wire has one place.
 func everyWire(t *testing.T, test func(s *site, wire string)) {
 	for _, wire := range wiresOf(mcp.Legacy) {
 		t.Run(wire, func(t *testing.T) {
@@ -44,7 +44,7 @@ func everyWire(t *testing.T, test func(s *site, wire string)) {
 }
 
 // otherWires is everyWire for the other pairs of eras: one place has all wires of the
-// clients, each other one has one of them.
+// clients, each other place has one of them.
 func otherWires(t *testing.T, l layout, test func(s *site, wire string)) {
 	for _, pair := range otherPairs {
 		l.client, l.era = pair.client, pair.era
@@ -70,7 +70,7 @@ func killUpstream(s *site, wire string) {
 		c.call(i, "a__hang")
 	}
 	asks := 50
-	if s.layout.ownProcess() { // the first makes it known that calls need their own
+	if s.layout.ownProcess() { // after the first, the proxy knows that calls need their own
 		asks = 3
 		if s.layout.place == "shared" {
 			asks = 1
@@ -100,11 +100,11 @@ func killUpstream(s *site, wire string) {
 	}
 }
 
-// killed reports whether an answer is what calls get when the server of a is
+// killed reports whether an answer is the error of a call whose server was
 // killed.
 func (s *site) killed(answer string) bool {
 	causes := []string{"signal: killed"}
-	if s.layout.remote() { // as it shows on this connection
+	if s.layout.remote() { // as seen on this connection
 		causes = []string{"connection lost", "connection reset", "connection refused", "HTTP 404"}
 	}
 	return slices.ContainsFunc(causes, func(cause string) bool {
@@ -112,9 +112,9 @@ func (s *site) killed(answer string) bool {
 	})
 }
 
-// warnedOf checks that one warning tells of a lost server and its calls; of a remote
-// one it is the end of what could not reach it, and comes when that is over. What tries
-// to reach it before it is back is told for itself.
+// warnedOf checks that one warning reports a lost server and its calls. For a remote server the
+// warning comes when requests stop trying to reach it. An attempt to reach it before it is back
+// has a warning of its own.
 func (s *site) warnedOf(calls int) {
 	s.t.Helper()
 	told := 0
@@ -133,7 +133,7 @@ func (s *site) warnedOf(calls int) {
 				sum += n
 			}
 		}
-		return told == 1 && sum <= calls // the rest lost its session, which is told too
+		return told == 1 && sum <= calls // the others lost their session, which is reported, too
 	}
 	for end := time.Now().Add(10 * time.Second); !good(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -151,13 +151,13 @@ func TestD06_VanishedClient(t *testing.T) {
 		c.vanish()
 		left()
 		told := c.count(func(a string) bool { return a == s.ending() })
-		if want := map[string]int{"HTTP": 200}[wire]; told != want { // a POST needs an end
+		if want := map[string]int{"HTTP": 200}[wire]; told != want { // a POST must end
 			t.Errorf("%d calls were ended, want %d", told, want)
 		}
 	})
 }
 
-// D29: a client over HTTP vanishes without a word, and expires.
+// D29: a client over HTTP vanishes without a DELETE, and its session expires.
 func TestD29_ExpiredClient(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{top: "sessionIdle: 500ms\n"}, func(s *site) {
@@ -167,8 +167,8 @@ func TestD29_ExpiredClient(t *testing.T) {
 	}, append(append(sameLink, "legacy to modern: is below"), noModern...)...)
 }
 
-// vanishing returns a client with 99 calls, one that asks, and 100 calls on
-// another upstream, and a check of what must be when it has left.
+// vanishing returns a client with 99 calls and one with a question on an upstream, and 100 calls on
+// another one. left checks the state after the client has left.
 func vanishing(s *site, wire string) (c *client, left func()) {
 	t := s.t
 	t.Helper()
@@ -216,9 +216,9 @@ func grandchild(t *testing.T, c *client) int {
 	return child.StructuredContent.Pid
 }
 
-// clearedUp checks what the server of a hears when a client leaves it with 100 calls,
-// of which the first has asked something: first the answer to that, which is all that
-// this call hears, and that the others are cancelled.
+// clearedUp checks what the server of a receives when a client leaves it with 100 calls, the first
+// of which has asked something: first the answer to the question, and nothing else for that call,
+// then cancellations of the others.
 func (s *site) clearedUp() {
 	t := s.t
 	t.Helper()
@@ -232,7 +232,7 @@ func (s *site) clearedUp() {
 		}
 		return lines, countPart(lines, "notifications/cancelled")
 	}
-	others := 2 // lines: the answer and the end
+	others := 2 // lines of the answer and of the end
 	if s.layout.place == "shared" {
 		others = 1
 	}
@@ -288,7 +288,7 @@ func dropPOST(s *site) {
 	}
 }
 
-// Nothing is left of clients that come, call and vanish.
+// Clients that connect, call and vanish leave nothing behind.
 func TestManyVanishingClients(t *testing.T) {
 	l := layout{idle: 100 * time.Millisecond}
 	everyPlace(t, l, func(s *site) {
@@ -312,7 +312,7 @@ func vanishMany(s *site, total int) {
 		c.call(2, "b__late")
 		c.vanish()
 	}
-	for _, name := range names { // what is made once is made
+	for _, name := range names { // whatever is created only once now exists
 		come(name)
 	}
 	eventually(t, "no process", s.settled)

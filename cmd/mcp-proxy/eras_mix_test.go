@@ -16,7 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// sayModern says a request of the modern era on a connection of either.
+// sayModern sends a request of the modern era on a connection of either era.
 func (c *client) sayModern(id int, method, params string) {
 	c.t.Helper()
 	stamped := mcp.SetMeta(json.RawMessage(params),
@@ -79,7 +79,7 @@ func TestMixedEras(t *testing.T) {
 	}
 }
 
-// servers returns the processes of an upstream that live and were called.
+// servers returns the running processes of an upstream that were called.
 func (s *site) servers(upstream string) map[string]bool {
 	found := map[string]bool{}
 	for _, line := range s.notedBy(upstream) {
@@ -106,8 +106,8 @@ func TestOneModernProcess(t *testing.T) {
 	}
 }
 
-// Sessions that are kept for modern clients end when nobody has used them for a
-// while, though the clients are there; the next call begins one anew.
+// Sessions that are kept for modern clients end when they are not used for a
+// while, even if the clients are connected; the next call begins a new one.
 func TestReapedSessions(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"local", "shared", "WebSocket link"} {
@@ -136,8 +136,8 @@ func reapSessions(s *site) {
 	}
 }
 
-// Clients on connections of their own never share a legacy session; those over
-// HTTP that nobody can tell apart do.
+// Clients on connections of their own never share a legacy session; anonymous ones over HTTP,
+// which cannot be told apart, do.
 func TestPrincipals(t *testing.T) {
 	s := newSite(t, layout{client: mcp.Modern})
 	for i, wire := range []string{"WebSocket", "WebSocket", "stdio", "HTTP", "HTTP", "HTTP"} {
@@ -149,14 +149,14 @@ func TestPrincipals(t *testing.T) {
 	}
 }
 
-// callAbout calls the tool that asks, with what its question is about.
+// callAbout calls the tool that asks, with its id as the subject of the question.
 func (c *client) callAbout(id int) {
 	c.t.Helper()
 	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a__ask","arguments":{"about":"%d"}}}`, id, id))
 }
 
-// A server on stdio asks in the midst of concurrent calls. What cannot be attributed
-// is refused; from then on each question reaches its call, and the answer the server
+// A server on stdio asks during concurrent calls. A question that cannot be attributed to a call is
+// refused; from then on each question reaches its client, and each answer the server
 // that asked.
 func TestLanes(t *testing.T) {
 	t.Parallel()
@@ -202,7 +202,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// A legacy server that exits when it is asked for its era is asked once.
+// A legacy server that exits when it is probed for its era is probed once.
 func TestProbedServer(t *testing.T) {
 	s := newSite(t, layout{client: mcp.Modern, env: `FAKE_PROBED: "exit"`})
 	for _, wire := range []string{"WebSocket", "HTTP"} {
@@ -231,8 +231,8 @@ func TestBothEras(t *testing.T) {
 	})
 }
 
-// A modern server is killed and comes back legacy, and the other way round, as when
-// it is replaced: what was known of it does not last.
+// A modern server is killed and comes back as a legacy one, and the other way round, as after
+// a replacement: the remembered era is corrected.
 func TestChangedEra(t *testing.T) {
 	s := emptySite(t)
 	era := s.write("era", "modern")

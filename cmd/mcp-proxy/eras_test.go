@@ -10,8 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// D06: a client vanishes with calls on two upstreams, and a question open. What it
-// waited for is cancelled; a question of a suspended call gets its error, and no more.
+// D06: a client vanishes with calls on two upstreams, and an open question. Its calls are
+// cancelled; the question of a suspended call gets only an error.
 func TestD06_VanishedAcrossEras(t *testing.T) {
 	t.Parallel()
 	otherWires(t, layout{idle: 200 * time.Millisecond, parkFor: 200 * time.Millisecond}, func(s *site, wire string) {
@@ -21,7 +21,7 @@ func TestD06_VanishedAcrossEras(t *testing.T) {
 			s.t.Errorf("log:\n%s", s.log)
 		}
 		told := 0
-		if wire == "HTTP" { // a POST needs an end
+		if wire == "HTTP" { // a POST must end
 			told = 100
 		}
 		if got := c.count(func(a string) bool { return a == s.ending() }); got != told {
@@ -30,7 +30,7 @@ func TestD06_VanishedAcrossEras(t *testing.T) {
 	})
 }
 
-// D29: a client over HTTP vanishes without a word, and expires.
+// D29: a client over HTTP vanishes without a DELETE, and its session expires.
 func TestD29_ExpiredAcrossEras(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, layout{era: mcp.Modern, top: "sessionIdle: 500ms\n"})
@@ -38,7 +38,7 @@ func TestD29_ExpiredAcrossEras(t *testing.T) {
 	vanishAcross(s, c, c.wire.(*httpWire).abandon)
 }
 
-// vanishAcross lets a client go with 99 calls, which are answered all the same, and
+// vanishAcross lets a client vanish with 99 calls, which the server answers nevertheless, and
 // an open question.
 func vanishAcross(s *site, c *client, vanish func()) {
 	s.t.Helper()
@@ -49,7 +49,7 @@ func vanishAcross(s *site, c *client, vanish func()) {
 	}
 	s.awaitNoted("a", `"late"`, 99)
 	vanish()
-	suspended := 0 // calls at the server that wait for an answer
+	suspended := 0 // calls at the server that wait for an answer to a question
 	if s.layout.era != mcp.Modern {
 		suspended = 1
 	}
@@ -61,7 +61,7 @@ func vanishAcross(s *site, c *client, vanish func()) {
 	}
 }
 
-// What the eras have in common works between any two.
+// Everything that the eras have in common works between any two.
 func TestErasUse(t *testing.T) {
 	t.Parallel()
 	otherWires(t, layout{}, func(s *site, wire string) {
@@ -79,8 +79,8 @@ func TestErasUse(t *testing.T) {
 	})
 }
 
-// A legacy server never sees what only the modern era has, nor a modern one what
-// only the legacy era has, but for the first look at which it is.
+// A legacy server never receives what only the modern era has, nor a modern one what
+// only the legacy era has, except for the probe of its era.
 func TestErasStayApart(t *testing.T) {
 	t.Parallel()
 	for _, pin := range []bool{false, true} {

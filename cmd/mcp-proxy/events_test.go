@@ -17,7 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A book keeps which events were told of, by a proxy and its hosts, and which were in errors.
+// A book collects the events that a proxy and its hosts report, and those in errors.
 type book struct {
 	mu       sync.Mutex
 	happened map[string]proxy.Event
@@ -43,8 +43,8 @@ func (b *book) hooks() proxy.Hooks {
 	}
 }
 
-// balanced checks that there is a story behind each error that names an event, but for what
-// an operator has changed.
+// balanced checks that each event in an error was also reported, except those that an operator
+// caused.
 func (b *book) balanced(t *testing.T) {
 	t.Helper()
 	b.mu.Lock()
@@ -64,8 +64,8 @@ func (b *book) balanced(t *testing.T) {
 	}
 }
 
-// Who has an error with an event asks the process for its story: what the server said last,
-// what was in flight, who was told. Nothing of params is in it.
+// With the event of an error, explain prints what happened: the last lines of the server, the requests in
+// flight, and who got errors. It contains nothing of params.
 func TestExplainEvent(t *testing.T) {
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
@@ -98,8 +98,8 @@ func TestExplainEvent(t *testing.T) {
 	}
 }
 
-// Of a server behind a link the proxy knows who was told, and says which host has the rest.
-// The host has it under the same id. When the link is lost, each has an event of its own.
+// For a server behind a link the proxy knows the clients that got errors, and names the host that has the
+// rest under the same id. If the link is lost, proxy and host each have an event of their own.
 func TestExplainEventBehindALink(t *testing.T) {
 	here, there := shortDir(t), shortDir(t)
 	atProxy, atHost := []string{"XDG_RUNTIME_DIR=" + here}, []string{"XDG_RUNTIME_DIR=" + there}
@@ -136,7 +136,7 @@ func TestExplainEventBehindALink(t *testing.T) {
 	})
 	host.cmd.Process.Kill()
 	host.cmd.Wait()
-	for before := event; event == before; event = p.event(t) { // each call that was lost has it
+	for before := event; event == before; event = p.event(t) { // the error of each lost call has it
 	}
 	text, code := command(t, atProxy, "explain", event)
 	for _, part := range []string{event + "  the link far was lost", "behind it  main", "in flight  1 request", "tools/call slow, for ", "cause      link lost: "} {
@@ -146,7 +146,7 @@ func TestExplainEventBehindALink(t *testing.T) {
 	}
 }
 
-// loses calls tools, of which the last ends the server, and returns the event of that.
+// loses calls tools, the last of which ends the server, and returns the event of that end.
 func (p *program) loses(t *testing.T, tools ...string) (event string) {
 	t.Helper()
 	for i, tool := range tools {
@@ -155,7 +155,7 @@ func (p *program) loses(t *testing.T, tools ...string) (event string) {
 	return p.event(t)
 }
 
-// event is the next that an error names.
+// event returns the event in the next error.
 func (p *program) event(t *testing.T) (event string) {
 	t.Helper()
 	for event == "" {
@@ -168,7 +168,7 @@ func (p *program) event(t *testing.T) (event string) {
 	return event
 }
 
-// All that an event may have is told, in words and with times, and nothing that moves a cursor.
+// Everything in an event is printed, in words and with times, and nothing that moves the cursor.
 func TestStory(t *testing.T) {
 	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
 	status := 3
@@ -218,7 +218,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// explain asks the proxy that runs.
+// explain asks the running proxy.
 func TestExplainAsksWhoRuns(t *testing.T) {
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}

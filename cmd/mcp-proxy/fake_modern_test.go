@@ -14,8 +14,8 @@ import (
 
 // A fakeModern is what a fake keeps for clients of the modern era.
 type fakeModern struct {
-	listens map[jsonrpc.ID]json.RawMessage // what each listen wants to hear of
-	states  map[string]string              // calls that asked, as they were, by requestState
+	listens map[jsonrpc.ID]json.RawMessage // the filter of each listen
+	states  map[string]string              // the original calls that asked, by requestState
 }
 
 func newFakeModern() fakeModern {
@@ -28,7 +28,7 @@ func isModern(m *jsonrpc.Message) bool {
 	return meta.Claimed || m.Method == "server/discover" || m.Method == "subscriptions/listen"
 }
 
-// speaks reports whether the fake is of the era of a request.
+// speaks reports whether the fake speaks the era of a request.
 func (f *fake) speaks(m *jsonrpc.Message) bool {
 	switch os.Getenv("FAKE_ERA") {
 	case "modern":
@@ -39,7 +39,7 @@ func (f *fake) speaks(m *jsonrpc.Message) bool {
 	return !isModern(m)
 }
 
-// refuse answers a request of an era that is not spoken here.
+// refuse answers a request of an era that the fake does not speak.
 func (f *fake) refuse(m *jsonrpc.Message) {
 	no := &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}
 	switch probed := os.Getenv("FAKE_PROBED"); {
@@ -56,7 +56,7 @@ func (f *fake) refuse(m *jsonrpc.Message) {
 	f.Send(reply)
 }
 
-// modernResult is the result of a method as the modern era wants it.
+// modernResult returns the result of a method with the members that the modern era requires.
 func modernResult(method, result string) string {
 	more := `"resultType":"complete"`
 	if strings.HasSuffix(method, "/list") || method == "server/discover" {
@@ -68,13 +68,13 @@ func modernResult(method, result string) string {
 	return "{" + more + result[1:]
 }
 
-// wantsLog reports whether a call may be told what is logged.
+// wantsLog reports whether a call asks for log messages.
 func wantsLog(call *jsonrpc.Message) bool {
 	meta, _ := mcp.Read(call).Claim()
 	return !isModern(call) || meta.LogLevel != nil
 }
 
-// listen opens a listen: all that it asks for is honoured.
+// listen opens a listen and acknowledges its whole filter.
 func (f *fake) listen(m *jsonrpc.Message) {
 	f.listens[m.ID], _ = jsonrpc.Member(m.Params, "notifications")
 	f.tellListen(m.ID, "notifications/subscriptions/acknowledged", `{"notifications":`+string(f.listens[m.ID])+`}`)
@@ -90,7 +90,7 @@ func (f *fake) tellListen(id jsonrpc.ID, method, params string) {
 	f.Send(m)
 }
 
-// tellAll tells the client of a legacy session, and the listens that asked for it.
+// tellAll notifies the client of a legacy session, and the listens whose filters have kind.
 func (f *fake) tellAll(kind, method, params string) {
 	if os.Getenv("FAKE_ERA") != "modern" {
 		f.tell(nil, method, params)
@@ -102,12 +102,12 @@ func (f *fake) tellAll(kind, method, params string) {
 	}
 }
 
-// oddState is a requestState with what careless hands change: escapes that need
-// not be, a lone surrogate, characters that HTML or SSE would escape.
+// oddState is a requestState that a careless proxy would change: unnecessary escapes, a lone
+// surrogate, characters that HTML or SSE would escape.
 const oddState = `"\u0041\/\ud800 é<&> \u2028 %d ==\"\\"`
 
-// requireInput asks by a result. The call that comes back must be the same one, to
-// the byte, with its state: then what the client answered is the call's answer.
+// requireInput asks by a result. The retry must have the same bytes as the call, and the state.
+// Then the fake answers it with the client's answer.
 func (f *fake) requireInput(m *jsonrpc.Message, question string) {
 	state, _ := jsonrpc.Member(m.Params, "requestState")
 	call := string(jsonrpc.Set(mcp.SetMeta(m.Params, jsonrpc.Value{Key: "progressToken"}),

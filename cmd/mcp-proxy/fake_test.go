@@ -24,33 +24,32 @@ import (
 // fakeServer is an MCP server whose tools do what tests need:
 //
 //	echo       answers with its arguments
-//	hang       tells of progress, and never answers
+//	hang       reports progress, and never answers
 //	late       answers when it is cancelled
 //	slow       answers when release is called
-//	nap        answers after so many milliseconds as its argument "ms" says
+//	nap        answers after the number of milliseconds in its argument "ms"
 //	twice      answers twice
 //	garbage    writes a line that is no message before its answer
-//	wrong      answers with what is no response
+//	wrong      answers with an invalid response
 //	ask        asks the client for an elicitation, whose message is its argument
 //	           "about", and answers with its answer
-//	notify     tells of progress and logs before it answers
-//	grow       has one tool more, and says so
-//	update     says that fake://thing has changed
-//	mute       answers no list from now on
-//	plug       reads nothing any more
-//	close      closes stdout and lives on
+//	notify     reports progress and logs before it answers
+//	grow       adds a tool, and notifies clients
+//	update     notifies that fake://thing has changed
+//	mute       answers no lists from now on
+//	plug       stops reading
+//	close      closes stdout and keeps running
 //	exit       exits with status 3; leave, with 0
 //	crash      kills the server
 //	grandchild starts a process that ignores everything, and answers with its pid
 //
-// It appends every message that it gets to the file that FAKE_LOG names, and "end"
-// when its client has left. FAKE_STUBBORN makes it ignore that, and SIGTERM;
-// FAKE_MUTE, initialize and server/discover. FAKE_CLEARS is how long it takes to clear
-// up when its client has left, before it appends "cleared". It is on stdio, or at the
-// address that FAKE_HTTP has.
+// It appends every message that it receives to the file in FAKE_LOG, and "end" when its client
+// has left. With FAKE_STUBBORN it ignores the end of its client, and SIGTERM; with FAKE_MUTE it
+// ignores initialize and server/discover. FAKE_CLEARS is how long it clears up after its client
+// has left, before it appends "cleared". It is on stdio, or at the address in FAKE_HTTP.
 //
-// FAKE_ERA is "modern" or "both", else it is of the legacy era alone. Then FAKE_PROBED
-// is what server/discover makes it do, which it does not know: "exit", or "silent".
+// FAKE_ERA is "modern" or "both"; else the server speaks only the legacy era. Then FAKE_PROBED
+// says what it does at server/discover: "exit", or "silent".
 func fakeServer() {
 	if os.Getenv("FAKE_STUBBORN") != "" {
 		signal.Ignore(syscall.SIGTERM)
@@ -61,7 +60,7 @@ func fakeServer() {
 	}
 	serveFake(&stdioEnd{jsonrpc.NewLineReader(os.Stdin, jsonrpc.Limits{}), jsonrpc.NewLineWriter(os.Stdout)})
 	for os.Getenv("FAKE_STUBBORN") != "" {
-		time.Sleep(time.Hour) // a bare select may be a deadlock to the runtime, and the end
+		time.Sleep(time.Hour) // the runtime may take a bare select for a deadlock
 	}
 }
 
@@ -92,14 +91,14 @@ func (s *stdioEnd) Recv() (*jsonrpc.Message, error) { return s.in.Read() }
 func (s *stdioEnd) Send(m *jsonrpc.Message) error   { return s.out.Write(m) }
 func (s *stdioEnd) Close() error                    { return nil }
 
-// A fake is one client's session; of the modern era, all clients that share a Conn.
+// A fake is the session of one client; in the modern era, of all clients that share a Conn.
 type fake struct {
 	jsonrpc.Conn
 	fakeModern
 	log   *os.File
 	asked int64
 	open  map[jsonrpc.ID]*jsonrpc.Message // calls that asked, by the id of the question
-	late  map[jsonrpc.ID]*jsonrpc.Message // calls of late, by their own
+	late  map[jsonrpc.ID]*jsonrpc.Message // calls of late, by their own ids
 	slow  []*jsonrpc.Message
 	grown int
 	mute  bool
@@ -192,7 +191,7 @@ func (f *fake) request(m *jsonrpc.Message) {
 	}
 }
 
-// fakeTools are those that a fake has at first.
+// fakeTools are the tools of a fake at the start.
 const fakeTools = "echo hang late slow release twice garbage wrong ask notify grow update mute plug close exit leave crash grandchild"
 
 func (f *fake) tools() string {
@@ -213,7 +212,7 @@ func (f *fake) answer(m *jsonrpc.Message, result string) {
 	f.Send(&jsonrpc.Message{ID: m.ID, Result: json.RawMessage(result), Related: m.ID})
 }
 
-// tell sends a notification that belongs to a call, or to none.
+// tell sends a notification about a call, or about none.
 func (f *fake) tell(call *jsonrpc.Message, method, params string) {
 	m := jsonrpc.NewNotification(method, nil)
 	if params != "" {
@@ -284,7 +283,7 @@ func (f *fake) call(m *jsonrpc.Message) {
 	}
 }
 
-// ask asks for an elicitation; in the modern era, by its answer.
+// ask requests an elicitation; in the modern era, in its answer.
 func (f *fake) ask(m *jsonrpc.Message) {
 	args, _ := jsonrpc.Member(m.Params, "arguments")
 	about, _ := jsonrpc.Member(args, "about")
@@ -304,7 +303,7 @@ func (f *fake) ask(m *jsonrpc.Message) {
 	f.Send(q)
 }
 
-// process calls a tool that is about the server itself.
+// process calls a tool that concerns the server process.
 func (f *fake) process(m *jsonrpc.Message, name string) {
 	switch name {
 	case "plug":
@@ -319,12 +318,12 @@ func (f *fake) process(m *jsonrpc.Message, name string) {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case "grandchild":
 		child := exec.Command("sh", "-c", "trap '' TERM HUP INT; while :; do sleep 1; done")
-		child.Stdout = os.Stdout // a pipe that does not end with us
+		child.Stdout = os.Stdout // the pipe stays open when we end
 		if err := child.Start(); err != nil {
 			panic(err)
 		}
 		f.answer(m, fmt.Sprintf(`{"content":[],"structuredContent":{"pid":%d}}`, child.Process.Pid))
-	default: // echo, and what has grown
+	default: // echo, and the tools that grow added
 		args, _ := jsonrpc.Member(m.Params, "arguments")
 		if args == nil {
 			args = json.RawMessage(`{}`)

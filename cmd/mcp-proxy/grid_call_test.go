@@ -19,8 +19,8 @@ func (c *client) callWithToken(id int, tool string) {
 	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"_meta":{"progressToken":"t"}}}`, id, tool))
 }
 
-// D17 to D19, D22, D23, D26: what is cancelled is answered by nobody, and what comes
-// late is not taken for what has its id and its token now.
+// D17 to D19, D22, D23, D26: a cancelled call gets no answer, and a late answer does not
+// reach a later call with the same id and token.
 func TestD18_Cancelled(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -38,7 +38,7 @@ func TestD18_Cancelled(t *testing.T) {
 			delete(c.answers, "1")
 			c.mu.Unlock()
 		}
-		for _, id := range []string{"1", "99", "null", "true", `"1"`, "[1]", "{}"} { // finished, unknown, none
+		for _, id := range []string{"1", "99", "null", "true", `"1"`, "[1]", "{}"} { // ids of a finished call, of an unknown one, and none
 			c.cancel(id)
 		}
 		c.get(2, "a__echo")
@@ -102,7 +102,7 @@ func TestD21_LeftDuringInitialize(t *testing.T) {
 	}, noModern...)
 }
 
-// D23: progress and messages belong to their call; other calls have theirs.
+// D23: progress and messages reach only the client of their call.
 func TestD23_Progress(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -116,7 +116,7 @@ func TestD23_Progress(t *testing.T) {
 		a.callWithToken(1, "a__notify")
 		a.await("1")
 		said := 1
-		if s.layout.era == mcp.Modern && s.layout.place != "HTTP" { // it does not say whose a message is, and both have calls there
+		if s.layout.era == mcp.Modern && s.layout.place != "HTTP" { // the server does not say for which of both clients with calls a message is
 			said = 0
 		}
 		if a.heardOf(`notifications/progress {"progressToken":"t","progress":1}`) != 1 || a.heardOf(`"said"`) != said {
@@ -134,7 +134,7 @@ func TestD23_Progress(t *testing.T) {
 	})
 }
 
-// D25: an id that is in use. The error has none, so that it is not the first call's.
+// D25: an id that is in use. The error has no id, so that it does not answer the first call.
 func TestD25_DuplicateID(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -153,7 +153,7 @@ func TestD25_DuplicateID(t *testing.T) {
 	})
 }
 
-// D43: lines that are no messages, and an answer that cannot be used.
+// D43: lines that are no messages, and an invalid answer.
 func TestD43_Garbage(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -255,12 +255,12 @@ func cannotStart(s *site, end jsonrpc.ClosedError) {
 	if want := closedBy("a", end, jsonrpc.NotSent); got != want {
 		s.t.Errorf("got  %s\nwant %s", got, want)
 	}
-	// Each start has its warning: that at initialize, and that of the call. A command that
-	// is not there had one before.
+	// Each start has its warning: one at initialize, one at the call. A missing command has had
+	// one before.
 	eventually(s.t, "two warnings", func() bool { return s.log.count("level=WARN")-s.log.count("msg=configuration") == 2 })
 }
 
-// D49: answers that come at the time at which their calls time out.
+// D49: answers that come at the moment when their calls time out.
 func TestD49_TimeoutRace(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{a: ", requestTimeout: 200ms"}, func(s *site) {
@@ -284,8 +284,8 @@ func TestD49_TimeoutRace(t *testing.T) {
 				s.t.Error("got", got)
 			}
 		}
-		// Who stands between many clients and one server, or between the eras, knows
-		// what the server has answered meanwhile, and cancels none of that.
+		// A shared session, or a translation, knows what the server has answered meanwhile, and
+		// does not cancel that.
 		knows := s.layout.oneServer() || s.layout.client == mcp.Modern || s.layout.era == mcp.Modern
 		if !knows {
 			s.awaitNoted("a", "notifications/cancelled", before+timeouts)
@@ -299,7 +299,7 @@ func TestD49_TimeoutRace(t *testing.T) {
 	}, sameLink...)
 }
 
-// What an upstream says of itself reaches all who are to know.
+// Notifications of an upstream about itself reach all clients that follow it.
 func TestListChangedAndUpdated(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -322,8 +322,8 @@ func TestListChangedAndUpdated(t *testing.T) {
 	})
 }
 
-// follow asks to be told of changes of the tools, and of the things that more, the
-// rest of a filter, names.
+// follow subscribes to changes of the tools, and of what more names, the rest of a
+// filter.
 func (c *client) follow(more string) {
 	c.t.Helper()
 	if _, modern := c.wire.(*modernWire); modern {

@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Why some rows cannot be at a place.
+// Reasons why some rows cannot be tested at a place.
 var (
 	noProcess = []string{"HTTP: a server of its own, whose process is not ours", "WebSocket: a server of its own, whose process is not ours"}
 	sameLink  = []string{"TCP link: as behind a unix link", "WebSocket link: as behind a unix link"}
@@ -22,28 +22,28 @@ var (
 	noLines   = []string{"HTTP: has no lines that could be something else", "WebSocket: has no lines that could be something else"}
 )
 
-// lost is what a call gets whose upstream has ended.
+// lost returns the error of a call whose upstream has ended.
 func lost(upstream, cause string) string {
 	return closedBy(upstream, jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause)}, jsonrpc.InFlight)
 }
 
-// closedBy is what a call gets because of an end, which is an event.
+// closedBy returns the error of a call because of an end, with its event.
 func closedBy(upstream string, end jsonrpc.ClosedError, at jsonrpc.Phase) string {
 	end.Event = anEvent
 	return "!" + string(end.Wire(-32603, upstream, at).Raw())
 }
 
-// anEvent stands for every event in what tests compare.
+// anEvent replaces every event in texts that tests compare.
 const anEvent = "anyevent"
 
 var eventMember = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
 
-// sameEvent makes the event of an error, if it has one as it must be, the same.
+// sameEvent replaces the event of an error by anEvent, if it is a valid one.
 func sameEvent(text []byte) []byte {
 	return eventMember.ReplaceAllLiteral(text, []byte(`"event":"`+anEvent+`"`))
 }
 
-// ending is what a call gets whose client's connection ends.
+// ending returns what a call gets when its client's connection ends.
 func (s *site) ending() string {
 	code := jsonrpc.CodeConnectionClosed
 	if s.layout.client == mcp.Modern {
@@ -52,7 +52,7 @@ func (s *site) ending() string {
 	return "!" + string(jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, jsonrpc.InFlight).Raw())
 }
 
-// awaitNoted waits until the servers of an upstream have noted something n times.
+// awaitNoted waits until the servers of an upstream have noted part n times.
 func (s *site) awaitNoted(upstream, part string, n int) {
 	s.t.Helper()
 	eventually(s.t, fmt.Sprintf("%d times %s at %s", n, part, upstream), func() bool {
@@ -90,13 +90,13 @@ func TestD01_ClientLeavesOthers(t *testing.T) {
 	})
 }
 
-// D03: what does not finish within the drain after a half-close hears so; a
-// question hears at once that nobody will answer it.
+// D03: calls that do not finish within the drain after a half-close fail; a question fails at
+// once, since no client can answer it any more.
 func TestD03_HalfClose(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{top: "drain: 300ms\n"}, func(s *site) {
 		c := s.connectOver("stdio")
-		if s.layout.client != mcp.Modern { // there a question is an answer
+		if s.layout.client != mcp.Modern { // in that era a question is an answer
 			c.call(2, "a__ask")
 			eventually(s.t, "the question", func() bool { return c.questions() == 1 })
 		}
@@ -104,8 +104,8 @@ func TestD03_HalfClose(t *testing.T) {
 		s.awaitNoted("a", `"hang"`, 1)
 		c.closeStdin()
 		if s.layout.client != mcp.Modern {
-			// The server hears of it at once, and says so; a modern one cannot, and the
-			// bridge does.
+			// The server receives the error at once, and answers its call; for a modern server,
+			// the translation answers.
 			want := `!{"code":-32000,`
 			if s.layout.era == mcp.Modern {
 				want = noInput
@@ -158,7 +158,7 @@ func TestD08_Exit(t *testing.T) {
 		for i, tool := range []string{"a__leave", "a__exit"} {
 			c.call(i*1000, "a__hang")
 			c.call(i*1000+2, "b__slow")
-			s.awaitNoted("a", `"hang"`, i+1) // over HTTP, calls overtake each other
+			s.awaitNoted("a", `"hang"`, i+1) // over HTTP, calls may overtake each other
 			s.awaitNoted("b", `"slow"`, i+1)
 			c.call(i*1000+1, tool)
 			want := lost("a", []string{"exit status 0", "exit status 3"}[i])
@@ -174,7 +174,7 @@ func TestD08_Exit(t *testing.T) {
 	})
 }
 
-// D09: the server has exited, but what it started holds its stdout.
+// D09: the server has exited, but a child of it holds its stdout.
 func TestD09_GrandchildHoldsStdout(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -188,7 +188,7 @@ func TestD09_GrandchildHoldsStdout(t *testing.T) {
 	}, append(sameLink, noProcess...)...)
 }
 
-// D10: a server closes its stdout and lives on.
+// D10: a server closes its stdout and keeps running.
 func TestD10_ClosedStdout(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {
@@ -248,11 +248,11 @@ func (s *site) heardFarewell() {
 	s.awaitNoted("a", "notifications/cancelled", 1)
 }
 
-// noInput is how a call of a modern server ends whose question nobody can answer.
+// noInput is part of the result of a modern server's call whose question no client can answer.
 const noInput = `"isError":true`
 
 // D15: during the drain calls finish, with the questions that they ask, and new
-// ones are refused. What does not finish hears so.
+// ones are refused. Calls that do not finish fail.
 func TestD15_DrainEverywhere(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {

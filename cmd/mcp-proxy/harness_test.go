@@ -18,8 +18,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// inside returns a field within a part of the proxy, which no program may look at or
-// change: the names lead there, or an index.
+// inside returns a pointer to an unexported field within a part of the proxy, at a path of names and
+// indexes.
 func inside[T any](part any, path ...string) *T {
 	v := reflect.ValueOf(part)
 	for _, name := range path {
@@ -37,15 +37,15 @@ func inside[T any](part any, path ...string) *T {
 type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // or each process takes a second to end
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // else each process takes a second to end
 	state, err := os.MkdirTemp("", "mcp-proxy-state-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer os.RemoveAll(state)
-	os.Setenv("XDG_STATE_HOME", state)  // logins are those of the tests, and not of whoever runs them
-	os.Setenv("XDG_RUNTIME_DIR", state) // and so are the processes that run
+	os.Setenv("XDG_STATE_HOME", state)  // tests must not use the logins of the user
+	os.Setenv("XDG_RUNTIME_DIR", state) // nor see the user's processes
 	conntest.Parallel(6)
 	code := l.m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {
@@ -59,8 +59,8 @@ func (l leakChecked) Run() int {
 	return code
 }
 
-// children returns the processes whose parent is pid, on Linux. If there is a mark, it returns those
-// that have it in their environment, and those that have ended and are not reaped: they have none.
+// children returns the processes whose parent is pid, on Linux. With a mark it returns only those that
+// have it in their environment, and zombies, which have no environment.
 func children(pid int, mark ...string) []string {
 	var found []string
 	dirs, _ := os.ReadDir("/proc")
@@ -83,8 +83,8 @@ func children(pid int, mark ...string) []string {
 // gone reports whether a process has ended; a zombie has not been reaped.
 func gone(pid int) bool { return syscall.Kill(pid, 0) != nil }
 
-// ended is gone for a process that is not our child: whoever inherited it reaps
-// it when he likes.
+// ended is gone for a process that is not our child: it may stay a zombie until its
+// parent reaps it.
 func ended(pid int) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(stat), ") ")
@@ -102,7 +102,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatal("not in 20 s: ", what)
 }
 
-// lines counts the lines of a text that others write to.
+// lines collects text that several goroutines write, and counts its lines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -13,22 +13,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A hostileCase runs a command at a terminal, among servers, clients and processes that are hostile.
+// A hostileCase runs a command on a terminal, with hostile servers, clients and processes.
 type hostileCase struct {
 	args []string
 	keys string               // typed at the start
-	at   func(address string) // comes once the command serves there; nil for nobody
-	till string               // a pattern that is drawn then, before ^C is typed; "": it ends by itself
-	mute bool                 // nothing is shown that others have made up
+	at   func(address string) // a client that connects once the command serves; nil for none
+	till string               // a pattern to wait for before ^C is typed; "": the command ends by itself
+	mute bool                 // no hostile text is shown at all
 }
 
-// obeyed is what terminals obey, as other people list it than output.go does.
+// obeyed matches what terminals obey, independently of output.go.
 var obeyed = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x{7f}-\x{9f}\x{061c}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)
 
-// drawnByUs is what we make a terminal do: colours, top's screen, and the beginning of a line behind ^C.
+// drawnByUs matches our own escape sequences: colours, top's screen, and the return to the beginning of a line after ^C.
 var drawnByUs = regexp.MustCompile(`\x1b\[(0|1|2|31|32|33)m|\x1b\[\?1049[hl]|\x1b\[\?25[hl]|\x1b\[[HKJ]|\^C\r`)
 
-// Whatever servers, clients, files and other processes say, no command makes a terminal obey it.
+// No command lets a terminal obey the text of servers, clients, files or other processes.
 func TestTerminalObeysNobody(t *testing.T) {
 	t.Parallel()
 	cases := hostileCases(t)
@@ -57,7 +57,7 @@ func TestTerminalObeysNobody(t *testing.T) {
 
 func (h *hostileCase) run(t *testing.T) {
 	var drawn *screen
-	t.Cleanup(func() { // behind that of onTerminal, when all is drawn
+	t.Cleanup(func() { // after the screen of onTerminal has everything
 		if !h.mute && !drawn.has("hostile") {
 			t.Errorf("it shows nothing of others: %q", drawn.plain())
 		}
@@ -82,13 +82,13 @@ func (h *hostileCase) run(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
-	case <-ended: // with whatever exit code
+	case <-ended: // any exit code will do
 	case <-time.After(20 * time.Second):
 		t.Errorf("it does not end: %q", drawn.plain())
 	}
 }
 
-// hostileCases are those of each command, by its name.
+// hostileCases returns the cases of each command, by its name.
 func hostileCases(t *testing.T) map[string][]hostileCase {
 	s := emptySite(t)
 	server := []string{"--", "hostile"}
@@ -139,7 +139,7 @@ func hostileCases(t *testing.T) map[string][]hostileCase {
 	}
 }
 
-// hostileClient is a client of that name, whose calls fail.
+// hostileClient connects a client with a hostile name, whose calls fail.
 func hostileClient(t *testing.T, address string) {
 	session := ""
 	for _, message := range []string{

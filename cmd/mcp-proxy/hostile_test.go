@@ -17,14 +17,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// hostile is text that makes a terminal do things: it sets the title, colours (not one of ours),
-// turns the direction of text around, goes back, and ends lines; and a word to find it by.
+// hostile is text that controls a terminal: it sets the title and a colour (none of ours), reverses the
+// direction of text, goes back and ends lines. It contains a word by which tests find it.
 const hostile = "\x1b]0;title\a\x1b[35m\u009b36m\u202e\u2067\u061c\r\b\u2028\u0085\x7fhostile"
 
 // hostileJSON is the same within a string of JSON.
 var hostileJSON = strings.Trim(quoted(hostile), `"`)
 
-// hostileServer is a server on stdio that has hostile text wherever there may be any.
+// hostileServer is a server on stdio with hostile text everywhere.
 func hostileServer() {
 	fmt.Fprintf(os.Stderr, "stderr \x9b35m\xff%s\n", hostile)
 	in := bufio.NewScanner(os.Stdin)
@@ -47,7 +47,7 @@ func hostileServer() {
 	}
 }
 
-// quoted is text in JSON, in which all stays as it is that may.
+// quoted returns text as JSON, with as few escapes as possible.
 func quoted(text string) string {
 	var out strings.Builder
 	e := json.NewEncoder(&out)
@@ -78,7 +78,7 @@ func hostileAnswer(method, tool string) string {
 	return `"error":{"code":-32000,"message":"HOSTILE"}`
 }
 
-// hostileProcess pretends to be a proxy that operators ask.
+// hostileProcess imitates the address of a proxy for operators.
 func hostileProcess(t *testing.T) (address string) {
 	answers := map[string]any{
 		"/status": new(proxy.Snapshot), "/calls": new(proxy.Calls), "/explain/": new(proxy.Explanation), "/events/": new(proxy.Event), "/tap": new(proxy.Passed),
@@ -99,7 +99,7 @@ func hostileProcess(t *testing.T) (address string) {
 	return s.URL
 }
 
-// fill puts hostile text wherever a value may have text.
+// fill sets every text in a value to hostile text.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -131,7 +131,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// hostileIssuer pretends to be a server behind a login, and its authorization server.
+// hostileIssuer imitates a server that requires a login, and its authorization server.
 func hostileIssuer(t *testing.T) (url string) {
 	s := httptest.NewServer(nil)
 	t.Cleanup(s.Close)

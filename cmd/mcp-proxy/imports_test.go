@@ -9,7 +9,7 @@ import (
 
 const module = "github.com/mcp-proxy/mcp-proxy/"
 
-// The architecture drawing, as a table: what each package may import of ours.
+// mayImport is the architecture drawing as a table: which of our packages each package may import.
 var mayImport = map[string][]string{
 	"internal/identity":         {},
 	"internal/jsonrpc":          {"internal/identity"},
@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"examples/embed": {"config", "proxy"},
 }
 
-// One outside dependency lives in one package, so that it can be replaced there.
+// onlyIn says which package may import an outside dependency: one package, so that it can be replaced there.
 var onlyIn = map[string]string{
 	"github.com/hashicorp/yamux":                               "upstream/link",
 	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
@@ -88,7 +88,7 @@ var onlyIn = map[string]string{
 	"go.opentelemetry.io/proto/otlp/trace/v1":                  "proxy/ops/traces",
 	"google.golang.org/protobuf/proto":                         "proxy/ops/traces",
 	"github.com/yosida95/uritemplate/v3":                       "proxy/catalog",
-	"github.com/tmaxmax/go-sse":                                "", // tests alone
+	"github.com/tmaxmax/go-sse":                                "", // only tests
 	"github.com/nlnwa/whatwg-url/url":                          "",
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc":           "examples",

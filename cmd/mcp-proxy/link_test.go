@@ -21,8 +21,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// overLinks runs a test with the upstreams behind each kind of link; with the pairs of
-// eras that are not both legacy, behind one.
+// overLinks runs a test with the upstreams behind each kind of link; for pairs of eras that
+// are not both legacy, behind one kind.
 func overLinks(t *testing.T, l layout, test func(*site), except ...string) {
 	acrossEras(t, layout{place: "TCP link", level: l.level}, test, except...)
 	for _, l.place = range places {
@@ -32,8 +32,8 @@ func overLinks(t *testing.T, l layout, test func(*site), except ...string) {
 	}
 }
 
-// list asks for the tools and the resources, so that changes are news, and listens for
-// them if news come so.
+// list requests the tools and the resources, so that the client is notified of changes, and opens a
+// listen if its era needs one.
 func (c *client) list() {
 	c.t.Helper()
 	for _, kind := range []string{"tools", "resources"} {
@@ -50,20 +50,20 @@ func (c *client) list() {
 	}
 }
 
-// hearsOfReturn checks that c has heard once, for each kind, that a link is back.
+// hearsOfReturn checks that c gets one notification of each kind when a link is back.
 func (c *client) hearsOfReturn() {
 	c.t.Helper()
 	eventually(c.t, "list_changed", func() bool {
 		return c.heardOf("tools/list_changed") > 0 && c.heardOf("resources/list_changed") > 0
 	})
 	c.works(5000, "b__echo")
-	time.Sleep(2 * 50 * time.Millisecond) // more would come within the time for which they are held back
+	time.Sleep(2 * 50 * time.Millisecond) // others would come within the time for which they are held back
 	if n := c.heardOf("list_changed"); n != 2 {
 		c.t.Error("told of changes:", c.told)
 	}
 }
 
-// D13: the carrier is cut with calls on both upstreams; the host lives.
+// D13: the carrier is cut with calls on both upstreams; the host keeps running.
 func TestD13_CutLink(t *testing.T) {
 	t.Parallel()
 	overLinks(t, layout{}, func(s *site) {
@@ -100,7 +100,7 @@ func TestD13_CutLink(t *testing.T) {
 	})
 }
 
-// D14: a link is lost without traffic. Nobody hears of that before the next call.
+// D14: a link is lost without traffic. Clients notice at the next call.
 func TestD14_IdleLinkLost(t *testing.T) {
 	t.Parallel()
 	overLinks(t, layout{level: slog.LevelDebug}, func(s *site) {
@@ -126,7 +126,7 @@ func TestD14_IdleLinkLost(t *testing.T) {
 	}, "legacy to modern: as the others", "modern to legacy: as the others")
 }
 
-// D14: a link is dead without a word: no byte comes or goes.
+// D14: a link is silent: no byte comes or goes.
 func TestD14_SilentLink(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, layout{place: "TCP link", beat: 170 * time.Millisecond})
@@ -141,7 +141,7 @@ func TestD14_SilentLink(t *testing.T) {
 	c.works(10, "a__echo")
 }
 
-// serversEnded reports whether all servers have ended that noted something.
+// serversEnded reports whether all servers in the record of an upstream have ended.
 func (s *site) serversEnded(upstream string) bool {
 	return !slices.ContainsFunc(s.notedBy(upstream), func(line string) bool {
 		pid, err := strconv.Atoi(strings.Fields(line)[0])
@@ -167,14 +167,14 @@ func hostProgram(t *testing.T, socket, record string, n int) *program {
 	return p
 }
 
-// behindHost is a site whose upstreams are behind a host at a socket.
+// behindHost returns a site whose upstreams are behind a host at a socket.
 func behindHost(t *testing.T) (s *site, socket string) {
 	t.Helper()
 	s = emptySite(t)
 	return s, s.dir + "/link"
 }
 
-// D13: a host with four upstreams and six calls is killed, and another one comes.
+// D13: a host with four upstreams and six calls is killed, and another one starts.
 func TestD13_KilledHost(t *testing.T) {
 	t.Parallel()
 	s, socket := behindHost(t)
@@ -216,7 +216,7 @@ func TestD13_KilledHost(t *testing.T) {
 	}
 }
 
-// D13: a proxy is killed. Its host ends what it ran for it, and serves the next one.
+// D13: a proxy is killed. Its host ends the servers that it ran for the proxy, and serves the next one.
 func TestD13_KilledProxy(t *testing.T) {
 	s, socket := behindHost(t)
 	host := hostProgram(t, socket, s.record("a"), 2)
@@ -241,8 +241,8 @@ func TestD13_KilledProxy(t *testing.T) {
 	}
 }
 
-// D13: a link is lost for good. What its host keeps for one connection ends with the
-// link; what it keeps for principals waits for the proxy to dial again.
+// D13: a link is lost for good. Servers that its host keeps for one connection end with the
+// link; those for principals wait for the proxy to dial again.
 func TestD13_KeptForAProxyThatIsGone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, layout{place: "unix link", client: mcp.Modern, level: slog.LevelDebug})
@@ -255,10 +255,10 @@ func TestD13_KeptForAProxyThatIsGone(t *testing.T) {
 	eventually(t, "the end of what the WebSocket had", func() bool { return gone(pids[0]) })
 	mu := inside[sync.Mutex](s.far.host, "half", "proxies", "mu")
 	mu.Lock()
-	*inside[time.Duration](s.far.host, "half", "proxies", "keptFor") = 100 * time.Millisecond // from the next loss on
+	*inside[time.Duration](s.far.host, "half", "proxies", "keptFor") = 100 * time.Millisecond // from now on
 	mu.Unlock()
 	s.far.up()
-	eventually(t, "the link", func() bool { return s.log.count("link up") == 4 }) // both ends tell of both
+	eventually(t, "the link", func() bool { return s.log.count("link up") == 4 }) // both ends log both links
 	if gone(pids[1]) {
 		t.Error("what the principal has is gone, too")
 	}
@@ -332,7 +332,7 @@ func TestWithdrawnUpstream(t *testing.T) {
 	}
 }
 
-// A proxy asks for an upstream that its host does not have. The others go on.
+// A proxy asks for an upstream that its host does not have. The others keep working.
 func TestUnknownUpstream(t *testing.T) {
 	t.Parallel()
 	overLinks(t, layout{}, func(s *site) {
@@ -353,7 +353,7 @@ func TestUnknownUpstream(t *testing.T) {
 	})
 }
 
-// A stranger at /link is refused, and told of once.
+// A host with a wrong token is refused at /link, and logged once.
 func TestWrongToken(t *testing.T) {
 	s := newSite(t, layout{place: "WebSocket link"})
 	c := s.connect()
@@ -389,9 +389,9 @@ func TestWrongToken(t *testing.T) {
 	c.get(1, "a__echo")
 }
 
-// D15: a host that is told to stop lets what is in flight finish and its servers
-// end as they wish, and exits as soon as they have. One that does not wish to end is
-// ended by force at a second signal.
+// D15: a host that gets a signal to stop lets requests in flight finish and its servers end, and
+// exits as soon as they have. A second signal kills a server that does not
+// end.
 func TestD15_HostStops(t *testing.T) {
 	for _, stubborn := range []bool{false, true} {
 		s, socket := behindHost(t)

@@ -11,7 +11,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -21,8 +20,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
-// fakeBrowser is a browser whose person agrees to everything, once somebody has the pipe of
-// that name in its home open for writing.
+// fakeBrowser is a browser whose user agrees to everything, once a test has opened the pipe of
+// that name in its home for writing.
 func fakeBrowser() {
 	home := os.Getenv("HOME")
 	log, err := os.OpenFile(filepath.Join(home, "opened"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -33,7 +32,7 @@ func fakeBrowser() {
 	if pipe, err := os.Open(filepath.Join(home, "agreed")); err == nil {
 		pipe.Close()
 	}
-	if os.Getppid() == 1 { // the program that has opened it is gone
+	if os.Getppid() == 1 { // the program that has opened it has ended
 		return
 	}
 	resp, err := http.Get(os.Args[1])
@@ -45,7 +44,7 @@ func fakeBrowser() {
 	_ = os.WriteFile(filepath.Join(home, "seen"), text, 0o600)
 }
 
-// A home is that of somebody who logs in with a browser.
+// A home is the home directory of a user who logs in with a browser.
 type home struct {
 	t    *testing.T
 	dir  string
@@ -59,7 +58,7 @@ func newHome(t *testing.T, v oauthtest.Variations) *home {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		h.agree() // so that no browser stays behind
+		h.agree() // so that every browser ends
 		for _, p := range h.all {
 			if p.log.count(oauthtest.Marked) > 0 {
 				t.Errorf("a secret is in a log: %s", p.log)
@@ -71,9 +70,9 @@ func newHome(t *testing.T, v oauthtest.Variations) *home {
 
 func (h *home) file(name string) string { return filepath.Join(h.dir, name) }
 
-// agree has the person agree, from now on.
+// agree makes the user agree from now on.
 func (h *home) agree() {
-	pipe, err := os.OpenFile(h.file("agreed"), os.O_RDWR, 0) // to read as well, or it would wait for a browser
+	pipe, err := os.OpenFile(h.file("agreed"), os.O_RDWR, 0) // also for reading, else the open would wait for a browser
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -96,22 +95,20 @@ func (h *home) opened() int {
 	return strings.Count(string(text), "\n")
 }
 
-// run runs a command to its end, and returns what it has printed.
+// run runs a command to its end, checks the exit code and returns its output.
 func (h *home) run(code int, args ...string) string {
 	h.t.Helper()
-	cmd := exec.Command("mcp-proxy", args...)
-	cmd.Env = append(os.Environ(), h.env()...)
-	out, _ := cmd.CombinedOutput()
-	if got := cmd.ProcessState.ExitCode(); got != code {
+	out, got := command(h.t, h.env(), args...)
+	if got != code {
 		h.t.Errorf("%v: exit code %d: %s", args, got, out)
 	}
-	if strings.Contains(string(out), oauthtest.Marked) {
+	if strings.Contains(out, oauthtest.Marked) {
 		h.t.Errorf("a secret was printed: %s", out)
 	}
-	return string(out)
+	return out
 }
 
-// calls begins as a client and makes a call, whose answer it returns.
+// calls initializes a client, makes a call and returns the answer.
 func (p *program) calls(id int) string {
 	p.t.Helper()
 	p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"add"}}`, id))
@@ -171,8 +168,8 @@ func TestFiveConnectsOpenOneBrowser(t *testing.T) {
 	}
 }
 
-// A program that is killed while somebody logs in leaves nothing behind that others would
-// wait for.
+// A program that is killed during a login leaves nothing behind for which others would
+// wait.
 func TestKilledWhileLoggingIn(t *testing.T) {
 	h := newHome(t, oauthtest.Variations{})
 	first := h.start("connect", h.site.Endpoint())
@@ -214,8 +211,8 @@ func TestRefreshAcrossProcesses(t *testing.T) {
 	}
 }
 
-// A service opens no browser. It works as soon as somebody has logged in, and not any more
-// when they have logged out.
+// serve opens no browser. It works as soon as the user has logged in, until they
+// log out.
 func TestServeNeedsALogin(t *testing.T) {
 	t.Parallel()
 	for name, oauth := range map[string]string{"configured": ", auth: {oauth: {}}", "found out": ""} {
@@ -228,9 +225,7 @@ func TestServeNeedsALogin(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := h.start("serve", "--listen", "127.0.0.1:0", "--config", file)
-			_, rest, _ := strings.Cut(p.hear(), "http://")
-			address, _, _ := strings.Cut(rest, "/")
-			s := &site{t: t, url: "http://" + address}
+			s := &site{t: t, url: p.url()}
 			c := s.connectOver("WebSocket")
 			id := 100
 			call := func(want string) {
@@ -259,7 +254,7 @@ func TestServeNeedsALogin(t *testing.T) {
 	}
 }
 
-// Whoever does not log in is told so, and the command ends with a signal.
+// login fails if a signal interrupts it, or if the user denies it.
 func TestLoginIsInterrupted(t *testing.T) {
 	h := newHome(t, oauthtest.Variations{})
 	p := h.start("login", h.site.Endpoint())
@@ -275,7 +270,7 @@ func TestLoginIsInterrupted(t *testing.T) {
 	}
 }
 
-// A login that takes longer than requests can wait is no loss: the client is told when the
+// After a login that takes longer than requests can wait, the client is notified when the
 // server is there.
 func TestLateLogin(t *testing.T) {
 	t.Parallel()
@@ -294,7 +289,7 @@ func TestLateLogin(t *testing.T) {
 			t.Errorf("got %s", said)
 		}
 	}
-	eventually(t, "a browser", func() bool { return h.opened() == 1 }) // the rest of the start is short
+	eventually(t, "a browser", func() bool { return h.opened() == 1 }) // the rest of the start takes little time
 	p.say(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"docs__add"}}`)
 	for said := ""; !strings.Contains(said, `"id":2`); {
 		if said = p.hear(); strings.Contains(said, `"id":2`) && !strings.Contains(said, "docs waits for you to log in") {
@@ -302,7 +297,7 @@ func TestLateLogin(t *testing.T) {
 		}
 	}
 	h.agree()
-	for said := ""; !strings.Contains(said, "docs__add"); { // a list that is late without it is not the last that the client is told of
+	for said := ""; !strings.Contains(said, "docs__add"); { // a merged list without it may come late, and another notification follows
 		if said = p.hear(); strings.Contains(said, "notifications/tools/list_changed") {
 			p.say(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
 		}
@@ -312,13 +307,13 @@ func TestLateLogin(t *testing.T) {
 	}
 }
 
-// A link that is dialled is logged in to as a remote server is: by the command, or by the
-// program that needs it.
+// A login to a dialled link works like one to a remote server: by the command, or by the program
+// that needs it.
 func TestLoginOfLinks(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, oauthtest.Variations{})
 	s := emptySite(t)
-	s.layout = layout{place: "TCP link"} // but for what is written here
+	s.layout = layout{place: "TCP link"} // except that this test writes the configuration
 	far := newFarHost(t, s.load("host.yaml", "upstreams: {a: {command: fakeserver, stopGrace: 500ms}}\n", true), 0, s.log, s.events)
 	host, err := url.Parse("http://" + strings.TrimPrefix(far.listen("ws://127.0.0.1:0/link"), "tcp://"))
 	if err != nil {

@@ -17,13 +17,13 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
-// The collector is told how much is in use again and again.
+// GOGC follows the memory in use.
 func TestCollection(t *testing.T) {
 	var percent atomic.Int64
 	(&collection{set: func(p int) int { return int(percent.Swap(int64(p))) }}).over()
 	becomes := func(want int64) {
 		t.Helper()
-		for range 100 { // the finalizer sets it soon after a cycle, and may be late by some
+		for range 100 { // the finalizer runs soon after a cycle, and may be some cycles late
 			if percent.Load() == want {
 				return
 			}
@@ -32,7 +32,7 @@ func TestCollection(t *testing.T) {
 		t.Fatalf("GOGC %d after 100 collections, want %d", percent.Load(), want)
 	}
 	becomes(gcPercent)
-	much := make([]byte, 300<<20) // none of which is touched
+	much := make([]byte, 300<<20) // untouched, so it takes no memory
 	becomes(goPercent)
 	runtime.KeepAlive(much)
 	becomes(gcPercent)

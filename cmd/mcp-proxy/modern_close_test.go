@@ -22,8 +22,8 @@ func withModernClients(t *testing.T, l layout, test func(*site)) {
 	acrossEras(t, l, test, "legacy to modern: is of modern clients")
 }
 
-// D32: a modern client over HTTP closes a stream before its headers, in its midst,
-// and that of a listen. Others go on.
+// D32: a modern client over HTTP closes a stream before its headers, one in its middle,
+// and that of a listen. Others continue.
 func TestD32_ClosedStreams(t *testing.T) {
 	t.Parallel()
 	withModernClients(t, layout{}, func(s *site) {
@@ -55,14 +55,14 @@ func TestD32_ClosedStreams(t *testing.T) {
 		if n := c.count(func(string) bool { return true }); n != 1 || s.log.count("level=WARN") > 0 {
 			s.t.Errorf("answers: %v; log:\n%s", c.answers, s.log)
 		}
-		noted := s.notedBy("a") // a look-up of the listen's URI may have left a list, too, which was not needed any longer
+		noted := s.notedBy("a") // the look-up of the listen's URI may also have cancelled a list that was not needed any more
 		if n := countPart(noted, "notifications/cancelled") - countPart(noted, "no longer needed"); n != 2 {
 			s.t.Errorf("%d cancellations of calls; noted last:\n%s", n, strings.Join(lastOf(noted, 8), "\n"))
 		}
 	})
 }
 
-// D33: a modern server ends a stream without the response. What may have run is not
+// D33: a modern server ends a stream without the response. A call that may have run is not
 // sent again; a list may be, once.
 func TestD33_LostStream(t *testing.T) {
 	for _, wire := range []string{"WebSocket", "modern HTTP"} {
@@ -93,8 +93,8 @@ func TestD33_LostStream(t *testing.T) {
 
 const expired = `"reason":"request_state_expired"`
 
-// D39: nobody comes back to a suspended call in time. The server hears so, once, and
-// who comes later gets an error; the tool does not run again.
+// D39: the client does not answer a suspended call in time. The server is told once, and a
+// later answer gets an error; the tool does not run again.
 func TestD39_ParkExpires(t *testing.T) {
 	t.Parallel()
 	everyLegacyServer(t, layout{parkFor: 300 * time.Millisecond}, func(s *site) {
@@ -107,7 +107,7 @@ func TestD39_ParkExpires(t *testing.T) {
 			s.t.Error("who came back got", got)
 		}
 		s.awaitNoted("a", `"ask"`, 1)
-		if n := countPart(s.noted(), "notifications/cancelled"); n != 0 { // the error is the one stimulus
+		if n := countPart(s.noted(), "notifications/cancelled"); n != 0 { // the error is the only stimulus
 			s.t.Error(n, "cancellations")
 		}
 	})
@@ -121,8 +121,8 @@ func everyLegacyServer(t *testing.T, l layout, test func(*site)) {
 	}
 }
 
-// D39: a requestState of a proxy that was restarted, of another client, and one that
-// was used. None of them runs the tool.
+// D39: a requestState from before a restart of the proxy, one of another client, and a used
+// one. None of them runs the tool.
 func TestD39_ForeignState(t *testing.T) {
 	before, s := newSite(t, layout{client: mcp.Modern}), newSite(t, layout{client: mcp.Modern})
 	ask := func(s *site, wire string) (*client, string) {
@@ -157,7 +157,7 @@ func TestD39_ForeignState(t *testing.T) {
 	}
 }
 
-// requestState returns that of a call which waits for input.
+// requestState returns the state of a call that waits for input.
 func (c *client) requestState() string {
 	w := c.wire.(*modernWire)
 	w.mu.Lock()
@@ -170,8 +170,8 @@ func (c *client) requestState() string {
 	return ""
 }
 
-// D40: the server of a suspended call is killed. Who comes back hears that; before,
-// nobody hears anything.
+// D40: the server of a suspended call is killed. The client learns it when it answers, and not
+// before.
 func TestD40_KilledWhileParked(t *testing.T) {
 	t.Parallel()
 	everyLegacyServer(t, layout{}, func(s *site) {
@@ -179,7 +179,7 @@ func TestD40_KilledWhileParked(t *testing.T) {
 		c.call(1, "a__ask")
 		eventually(s.t, "the question", func() bool { return c.questions() == 1 })
 		syscall.Kill(s.server(`"ask"`), syscall.SIGKILL)
-		eventually(s.t, "the loss", func() bool { // of the request, or of the session, whichever is found first
+		eventually(s.t, "the loss", func() bool { // the error of the request or of the session, whichever comes first
 			return s.log.count("level=WARN")+s.log.count("upstream forgot the session") > 0
 		})
 		if n := c.count(func(string) bool { return true }); n != 1 || len(c.told) > 0 {
@@ -194,7 +194,7 @@ func TestD40_KilledWhileParked(t *testing.T) {
 	})
 }
 
-// listening is a site with three upstreams, and a client with a listen 1 on all.
+// listening returns a site with three upstreams, and a client with a listen 1 on all.
 func listening(t *testing.T, l layout) (*site, *client) {
 	t.Helper()
 	s := emptySite(t)
@@ -209,8 +209,8 @@ func listening(t *testing.T, l layout) (*site, *client) {
 	return s, c
 }
 
-// D41: one of three upstreams dies under a listen and comes back. The listen goes on,
-// and tells once that the tools have changed by that.
+// D41: one of three upstreams dies during a listen and comes back. The listen continues,
+// and notifies once that the tools have changed.
 func TestD41_ListenSurvives(t *testing.T) {
 	t.Parallel()
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {

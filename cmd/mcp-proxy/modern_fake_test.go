@@ -21,8 +21,8 @@ func TestModernFake(t *testing.T) {
 	}
 }
 
-// useModern uses all that the two eras have in common, with a server's names behind
-// a prefix.
+// useModern uses everything that the two eras have in common; prefix is that of the server's
+// names.
 func useModern(c *client, prefix string) {
 	t := c.t
 	t.Helper()

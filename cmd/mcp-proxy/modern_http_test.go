@@ -15,8 +15,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A modernPosts carries each request of a modern client in a POST of its own. A
-// request is cancelled by an end to its POST, and who vanishes ends them all.
+// A modernPosts carries each request of a modern client in a POST of its own. To cancel a
+// request it ends its POST; to vanish it ends them all.
 type modernPosts struct {
 	t      *testing.T
 	url    string
@@ -28,7 +28,7 @@ type modernPosts struct {
 	done   sync.WaitGroup // POSTs
 
 	mu   sync.Mutex
-	open map[jsonrpc.ID]context.CancelFunc // requests; of each id, the newest
+	open map[jsonrpc.ID]context.CancelFunc // requests; the newest of each id
 }
 
 func dialModernHTTP(s *site, heard func([]byte)) (wire, error) {
@@ -38,7 +38,7 @@ func dialModernHTTP(s *site, heard func([]byte)) (wire, error) {
 	return w, nil
 }
 
-// send returns before the request is there.
+// send returns before the request has arrived.
 func (w *modernPosts) send(text string) error {
 	m, err := jsonrpc.Decode([]byte(text))
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *modernPosts) abort(params json.RawMessage) {
 	}
 }
 
-// post sends m and reads what belongs to it: a response is the end.
+// post sends m and reads the messages for it, up to the response.
 func (w *modernPosts) post(ctx context.Context, m *jsonrpc.Message) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, strings.NewReader(string(m.Append(nil))))
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *modernPosts) post(ctx context.Context, m *jsonrpc.Message) error {
 		if got, err := jsonrpc.Decode(text); err == nil && got.IsResponse() {
 			answered = true
 			w.check(resp, got)
-			if got.ID.IsZero() { // refused before it was read: the POST tells whose it is
+			if got.ID.IsZero() { // refused before it was read: the error has no id, and belongs to the request of this POST
 				got.ID = m.ID
 				text = got.Append(nil)
 			}
@@ -101,7 +101,7 @@ func (w *modernPosts) post(ctx context.Context, m *jsonrpc.Message) error {
 	return err
 }
 
-// stamp sets the headers that repeat what the body says.
+// stamp sets the headers that repeat members of the body.
 func (w *modernPosts) stamp(req *http.Request, m *jsonrpc.Message) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
@@ -117,7 +117,7 @@ func (w *modernPosts) stamp(req *http.Request, m *jsonrpc.Message) {
 	}
 }
 
-// check compares the status with the answer: most errors travel with 200.
+// check checks that the status fits the answer: most errors have 200.
 func (w *modernPosts) check(resp *http.Response, answer *jsonrpc.Message) {
 	want := http.StatusOK
 	code, _ := jsonrpc.Member(answer.Error, "code")
@@ -127,7 +127,7 @@ func (w *modernPosts) check(resp *http.Response, answer *jsonrpc.Message) {
 	case "-32020", "-32021", "-32022":
 		want = http.StatusBadRequest
 	}
-	if resp.StatusCode != want && resp.StatusCode != http.StatusServiceUnavailable { // that is for what cannot even begin
+	if resp.StatusCode != want && resp.StatusCode != http.StatusServiceUnavailable { // 4xx is for requests that cannot begin
 		w.t.Errorf("%s with %s%s", resp.Status, answer.Result, answer.Error)
 	}
 }

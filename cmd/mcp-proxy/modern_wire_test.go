@@ -15,27 +15,26 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A modernWire makes a client one of the modern era. It stamps _meta into requests
-// and says server/discover for initialize. An input_required result becomes the
-// questions that it holds; when they are answered, the request is sent once more,
-// and the answer to that is the request's. Of other results it takes what the era
-// adds, so that they can be compared.
+// A modernWire makes a client one of the modern era. It adds _meta to requests and sends
+// server/discover instead of initialize. An input_required result becomes its questions; when
+// they are answered, the wire sends the request again, and passes on the answer to that. It
+// removes the members that the era adds to other results, so that tests can compare them.
 type modernWire struct {
 	wire
 	t     *testing.T
 	heard func([]byte)
-	last  atomic.Int64 // of the ids that are minted here
+	last  atomic.Int64 // of the ids that the wire mints
 
 	mu      sync.Mutex
-	level   json.RawMessage                 // of what the server may log; nil for nothing
+	level   json.RawMessage                 // of log messages to ask for; nil for none
 	sent    map[jsonrpc.ID]*jsonrpc.Message // requests without an answer, by their id on the wire
-	first   map[jsonrpc.ID]jsonrpc.ID       // of a retry on the wire: the id that the client knows
-	waiting map[jsonrpc.ID]*inputs          // by the id of the question
+	first   map[jsonrpc.ID]jsonrpc.ID       // the client's id of a retry, by its id on the wire
+	waiting map[jsonrpc.ID]*inputs          // by the ids of its questions
 }
 
-// inputs are what a request waits for before it is sent once more.
+// inputs are the answers for which a request waits before it is sent again.
 type inputs struct {
-	request *jsonrpc.Message // with the id that the client knows
+	request *jsonrpc.Message // with the client's id
 	state   json.RawMessage  // nil for none
 	keys    map[jsonrpc.ID]string
 	answers []jsonrpc.Value
@@ -78,7 +77,7 @@ func (w *modernWire) send(text string) error {
 	return w.request(m, m.ID)
 }
 
-// request sends m, which the client knows by the id known.
+// request sends m, whose id for the client is known.
 func (w *modernWire) request(m *jsonrpc.Message, known jsonrpc.ID) error {
 	w.mu.Lock()
 	m.Params = mcp.SetMeta(m.Params,
@@ -108,8 +107,8 @@ func (w *modernWire) cancel(m *jsonrpc.Message) error {
 	return w.wire.send(string(m.Append(nil)))
 }
 
-// reply takes the client's answer to a question, and with the last one sends the
-// request that asked once more.
+// reply keeps the client's answer to a question, and after the last one sends the request
+// again.
 func (w *modernWire) reply(m *jsonrpc.Message) error {
 	w.mu.Lock()
 	in := w.waiting[m.ID]
@@ -175,8 +174,8 @@ func (w *modernWire) response(m *jsonrpc.Message) {
 	w.heard(m.Append(nil))
 }
 
-// ask makes questions of what a request requires: each has the id of the request
-// in its own, see ofCall.
+// ask passes the questions of a result to the client: the id of each contains the id of the
+// request, see ofCall.
 func (w *modernWire) ask(request *jsonrpc.Message, result json.RawMessage) {
 	in := &inputs{request: request, keys: map[jsonrpc.ID]string{}}
 	in.state, _ = jsonrpc.Member(result, "requestState")
@@ -216,7 +215,7 @@ func (c *client) listen(id int, filter string) {
 	eventually(c.t, "acknowledgement of the listen", func() bool { return c.heardOn(id, "acknowledged") > 0 })
 }
 
-// heardOn returns how many notifications with a part came on a listen.
+// heardOn returns how many notifications that contain part came on a listen.
 func (c *client) heardOn(id int, part string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 func init() { programs["firstprocess"] = firstProcess }
 
-// firstProcess is the proxy as a container's entry point, which has a /proc of its own.
+// firstProcess is the proxy as the entry point of a container, with a /proc of its own.
 func firstProcess() {
 	err := syscall.Mount("none", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 	if err == nil {
@@ -29,7 +29,7 @@ func firstProcess() {
 	fmt.Println(err)
 }
 
-// ownNamespace has a process be the first one of a namespace.
+// ownNamespace makes a process the first one of a new namespace.
 func ownNamespace() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS,
@@ -38,8 +38,8 @@ func ownNamespace() *syscall.SysProcAttr {
 	}
 }
 
-// A server leaves orphans behind, which the first process of a container inherits. It
-// reaps them, and takes no exit code of its own children.
+// A server leaves orphans behind, which the first process of a container inherits. The process
+// reaps them, and does not take the exit codes of its own children.
 func TestFirstProcessReapsOrphans(t *testing.T) {
 	t.Parallel()
 	s := emptySite(t)
@@ -59,7 +59,7 @@ exec fakeserver
 	p.hear() // process 1
 	p.say(initialize)
 	p.hear()
-	for i := range 3 { // more deaths would have to wait
+	for i := range 3 { // each time, all are reaped at once
 		eventually(t, "the end of the orphans", func() bool {
 			text, _ := os.ReadFile(died)
 			return strings.Count(string(text), "orphan") == (i+1)*orphans && len(children(p.cmd.Process.Pid)) == 1

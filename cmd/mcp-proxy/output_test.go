@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// written is what comes out of an output that is no terminal.
+// written returns what an output that is no terminal writes.
 func written(t *testing.T, write func(*output)) string {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -31,7 +31,7 @@ func written(t *testing.T, write func(*output)) string {
 	return string(text)
 }
 
-// What a terminal would obey is spelt out, however the text comes in pieces.
+// An output escapes what a terminal would obey, however the text is divided into writes.
 func TestOutletSpellsOut(t *testing.T) {
 	const text = "a\tb\r\nc\rd\x1b[35m \u009b\u202e\u2028\u200f\x7f \u00e4\u65e5\U0001f469\u200d\U0001f4bb\xff\xe2\x82z\n"
 	const want = "a\tb\nc" + `\u000dd\u001b[35m \u009b\u202e\u2028\u200f\u007f ` + "\u00e4\u65e5\U0001f469\u200d\U0001f4bb\ufffd\ufffd\ufffdz\n"
@@ -49,7 +49,7 @@ func TestOutletSpellsOut(t *testing.T) {
 	}
 }
 
-// Logs that go to a file may be looked at in a terminal; as JSON they say the same as before.
+// Logs in a file may be read on a terminal, so they are escaped; as JSON they have the same values as before.
 func TestLogsSpellOut(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		got := written(t, func(o *output) {
@@ -71,7 +71,7 @@ func TestLogsSpellOut(t *testing.T) {
 
 func hasObeyed(text string) bool { return strings.ContainsFunc(text, isObeyed) }
 
-// What a tool says comes out of a pipe byte for byte, and what else is printed does not.
+// The content of a tool is written to a pipe byte for byte; other output is escaped.
 func TestCallIsExact(t *testing.T) {
 	out, err := exec.Command("mcp-proxy", "call", "ok", "--", "hostile").Output()
 	if want := hostile + "\n[" + hostile + ": --json has it]\n"; err != nil || !strings.HasPrefix(string(out), want) {
@@ -88,7 +88,7 @@ func TestCallIsExact(t *testing.T) {
 	}
 }
 
-// Nothing is printed but through an output, and only few places have a terminal obey.
+// Everything is printed through an output, and only few files write escape sequences.
 func TestOutletIsTheOnlyWay(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -126,7 +126,7 @@ func TestOutletIsTheOnlyWay(t *testing.T) {
 	}
 }
 
-// Columns are those of the whole table, also below a line with fewer cells.
+// Columns are aligned in the whole table, also below a line with fewer cells.
 func TestRowsStayAligned(t *testing.T) {
 	r := rows{head: "A\tB\tC\tD"}
 	r.add("a", "long in the first", "c", "d")

@@ -34,7 +34,7 @@ func startProgram(t *testing.T, env []string, args ...string) *program {
 	return startProgramIn(t, nil, env, append([]string{"mcp-proxy"}, args...)...)
 }
 
-// startProgramIn starts a program that is the proxy, or becomes it.
+// startProgramIn starts the proxy, or a program that becomes it.
 func startProgramIn(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(args[0], args[1:]...), log: &lines{}}
@@ -77,16 +77,21 @@ func (p *program) hear() string {
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
+// url reads the line in which the program says where it listens, and returns http://HOST:PORT.
+func (p *program) url() string {
+	_, rest, _ := strings.Cut(p.hear(), "http://")
+	address, _, _ := strings.Cut(rest, "/")
+	return "http://" + address
+}
+
 // serving starts the proxy as a server in a process of its own.
 func serving(t *testing.T, env ...string) (*program, *site) {
 	t.Helper()
 	p := startProgram(t, env, "serve", "--listen", "127.0.0.1:0", "--", "fakeserver")
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	addr, _, _ := strings.Cut(rest, "/")
-	return p, &site{t: t, url: "http://" + addr}
+	return p, &site{t: t, url: p.url()}
 }
 
-// greet begins as a client of the site's era does, and calls a tool of a.
+// greet initializes a client of the site's era, and calls a tool of a.
 func (p *program) greet(l layout, tool string) (code int) {
 	p.t.Helper()
 	if l.client != mcp.Modern {
@@ -100,7 +105,7 @@ func (p *program) greet(l layout, tool string) (code int) {
 	return jsonrpc.CodeInternalError
 }
 
-// D04: what SDK clients do to a server that they start: close stdin, then SIGTERM.
+// D04: SDK clients close the stdin of a server that they start, then send SIGTERM.
 func TestD04_HalfCloseThenSIGTERM(t *testing.T) {
 	t.Parallel()
 	for _, l := range append([]layout{{}}, otherPairs...) {
@@ -114,7 +119,7 @@ func halfCloseThenSIGTERM(t *testing.T, l layout) {
 	code := p.greet(l, "hang")
 	eventually(t, "the call", func() bool { return countPart(notedIn(record), `"hang"`) == 1 })
 	p.in.Close()
-	time.Sleep(50 * time.Millisecond) // into the drain; the outcome is the same without
+	time.Sleep(50 * time.Millisecond) // during the drain; without the wait the outcome is the same
 	began := time.Now()
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	if got, want := p.hear(), fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":%s}`,
@@ -124,7 +129,7 @@ func halfCloseThenSIGTERM(t *testing.T, l layout) {
 	if err := p.cmd.Wait(); err != nil {
 		t.Errorf("exit: %v\n%s", err, p.log)
 	}
-	if d := time.Since(began); d > 3*time.Second { // 1.5 s, and what a slow machine needs
+	if d := time.Since(began); d > 3*time.Second { // 1.5 s, and a margin for slow machines
 		t.Errorf("gone %v after SIGTERM", d)
 	}
 	noted := notedIn(record)
@@ -138,8 +143,8 @@ func halfCloseThenSIGTERM(t *testing.T, l layout) {
 	}
 }
 
-// D04 with the upstreams elsewhere: the proxy is gone as soon, and the server hears
-// what one here would.
+// D04 with the upstreams elsewhere: the proxy ends as soon, and the server gets what a local
+// one would.
 func TestD04_Elsewhere(t *testing.T) {
 	t.Parallel()
 	for _, place := range places {
@@ -167,7 +172,7 @@ func TestD04_Elsewhere(t *testing.T) {
 			}
 			t.Logf("gone %v after SIGTERM", time.Since(began))
 			s.heardFarewell()
-			if s.layout.remote() { // the server stays: its session ends
+			if s.layout.remote() { // the server keeps running: only its session ends
 				s.awaitNoted("a", " end", 1)
 				return
 			}
@@ -176,8 +181,8 @@ func TestD04_Elsewhere(t *testing.T) {
 	}
 }
 
-// D03: what does not finish within the drain after a half-close hears so; a
-// question hears at once that nobody will answer it.
+// D03: calls that do not finish within the drain after a half-close fail; a question fails at
+// once, since no client can answer it any more.
 func TestD03_HalfCloseExceedsDrain(t *testing.T) {
 	t.Parallel()
 	record := filepath.Join(t.TempDir(), "record")
@@ -210,8 +215,8 @@ func TestD03_HalfCloseExceedsDrain(t *testing.T) {
 	}
 }
 
-// Race D: stdout breaks with a call in flight. Nothing can be said any more, and
-// nothing may crash.
+// Race D: stdout breaks with a call in flight. No answer can be written, and nothing may
+// crash.
 func TestD01_BrokenStdout(t *testing.T) {
 	record := filepath.Join(t.TempDir(), "record")
 	p := startProgram(t, []string{"FAKE_LOG=" + record}, "stdio", "--", "fakeserver")
@@ -233,7 +238,7 @@ func TestD01_BrokenStdout(t *testing.T) {
 }
 
 // D15: during the drain calls finish, with the questions that they ask, and new
-// ones are refused. What does not finish hears so, and then the proxy is gone.
+// ones are refused. Calls that do not finish fail, and then the proxy ends.
 func TestD15_Drain(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"WebSocket", "HTTP", "SSE", "modern WebSocket", "modern HTTP"} {
@@ -250,7 +255,7 @@ func TestD15_Drain(t *testing.T) {
 			eventually(t, "the call", func() bool { return c.heardOf("progress") == 1 })
 			p.cmd.Process.Signal(syscall.SIGTERM)
 			eventually(t, "the drain", func() bool { return p.log.count("shutting down") == 1 })
-			eventually(t, "a refusal", func() bool { // the drain begins a moment after it is logged
+			eventually(t, "a refusal", func() bool { // the drain begins shortly after it is logged
 				c.call(3, "echo")
 				return strings.Contains(c.await("3"), "not_sent")
 			})
@@ -271,9 +276,9 @@ func TestD15_Drain(t *testing.T) {
 	}
 }
 
-// D04, D15: a server with a call has time to clear up between the end of stdin and
-// SIGTERM, as one without has: its whole stopGrace if the proxy serves, and what a host
-// leaves if it is on stdio.
+// D04, D15: a server with a call has time to clear up between the end of stdin and SIGTERM, as
+// one without has: its whole stopGrace with serve, and with stdio what the client's program
+// leaves.
 func TestD15_BusyServerClearsUp(t *testing.T) {
 	t.Parallel()
 	for command, clears := range map[string]string{"serve": "1s", "stdio": "300ms"} {
@@ -301,7 +306,7 @@ func TestD15_BusyServerClearsUp(t *testing.T) {
 	}
 }
 
-// D15: SIGTERM drains, and a second signal, a while later, forces.
+// D15: SIGTERM drains, and a later second signal forces the end.
 func TestD15_SecondSignalForces(t *testing.T) {
 	t.Parallel()
 	for _, second := range []bool{false, true} {
@@ -326,7 +331,7 @@ func TestD15_SecondSignalForces(t *testing.T) {
 	}
 }
 
-// An address that is in use is an error that says what to do, of exit code 1.
+// The error of an address that is in use says what to do; the exit code is 1.
 func TestAddressInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -350,7 +355,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
-// SIGTERM to stdio ends at once; a listen that is open ends with its result all the same.
+// SIGTERM ends stdio at once; an open listen still gets its result.
 func TestStdioSIGTERMEndsListens(t *testing.T) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		t.Run(string(era), func(t *testing.T) {
@@ -371,7 +376,7 @@ func TestStdioSIGTERMEndsListens(t *testing.T) {
 	}
 }
 
-// A sole server that dies when it starts has nothing to offer, and the client hears that.
+// If the only server dies at its start, initialize fails with the reason.
 func TestSoleServerDies(t *testing.T) {
 	t.Parallel()
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
@@ -386,7 +391,7 @@ func TestSoleServerDies(t *testing.T) {
 				t.Error("got", got)
 			}
 			if era == mcp.Legacy {
-				p.say(initialize) // it may come again
+				p.say(initialize) // the line may come again
 				if got := p.hear(); !strings.Contains(got, `"reason":"connection_closed"`) {
 					t.Error("got", got)
 				}
@@ -397,4 +402,16 @@ func TestSoleServerDies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// command runs the program and returns what it prints and its exit code.
+func command(t *testing.T, env []string, args ...string) (out string, code int) {
+	t.Helper()
+	cmd := exec.Command("mcp-proxy", args...)
+	cmd.Env = append(os.Environ(), env...)
+	text, err := cmd.CombinedOutput()
+	if _, ended := err.(*exec.ExitError); err != nil && !ended {
+		t.Fatal(err)
+	}
+	return string(text), cmd.ProcessState.ExitCode()
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// SIGHUP takes over links: new ones come up, changed ones begin anew, those that are
-// gone end, the others run on, and clients are told of each. Links that cannot be used
-// change nothing.
+// SIGHUP reloads links: new ones come up, changed ones are dialled again, removed ones end, the
+// others stay up, and clients are notified of each change. Invalid links change
+// nothing.
 func TestReloadLinks(t *testing.T) {
 	t.Parallel()
 	s := emptySite(t)
@@ -37,9 +37,7 @@ func TestReloadLinks(t *testing.T) {
 	stays := "  one: {dial: '" + host("x") + "'}\n"
 	links(stays)
 	p := startProgram(t, nil, "serve", "--listen", "127.0.0.1:0", "--config", file)
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	address, _, _ := strings.Cut(rest, "/")
-	s.url = "http://" + address
+	s.url = p.url()
 	c := s.connect()
 	reload := func(list string) {
 		t.Helper()
@@ -60,12 +58,12 @@ func TestReloadLinks(t *testing.T) {
 	c.call(1, "x__slow")
 	s.awaitNoted("x", `"slow"`, 1)
 
-	// One is added that we dial.
+	// A link that we dial is added.
 	reload(stays + "  two: {dial: '" + host("y") + "'}\n")
 	works("y__echo")
 	works("b__echo")
 
-	// Links that cannot be used change nothing.
+	// Invalid links change nothing.
 	for i, bad := range []string{"  two: {accept: true, tokenFile: none}\n", "  two: {accept: true}\n", "  two: {dial: 'wss://localhost:1/link', tls: {ca: none}}\n"} {
 		links(stays + bad)
 		p.cmd.Process.Signal(syscall.SIGHUP)
@@ -73,7 +71,7 @@ func TestReloadLinks(t *testing.T) {
 	}
 	works("y__echo")
 
-	// It changes while there is a call on it.
+	// The link changes during a call on it.
 	c.call(3, "y__hang")
 	s.awaitNoted("y", `"hang"`, 1)
 	reload(stays + "  two: {dial: '" + host("z") + "'}\n")
@@ -83,15 +81,15 @@ func TestReloadLinks(t *testing.T) {
 	works("z__echo")
 	gone("y__echo")
 
-	// It is replaced by one that its host dials.
+	// A link that its host dials replaces it.
 	s.write("token", "secret")
 	links(stays + "  back: {accept: true, tokenFile: token}\n")
 	p.cmd.Process.Signal(syscall.SIGHUP)
 	gone("z__echo")
-	host("w", "--dial", "ws://"+address+"/link", "--token-file", s.dir+"/token")
+	host("w", "--dial", strings.Replace(s.url, "http", "ws", 1)+"/link", "--token-file", s.dir+"/token")
 	works("w__echo")
 
-	// What stays has noticed nothing, and goes at last.
+	// The link that stayed was not affected; it is removed last.
 	c.get(4, "x__release")
 	if got := c.await("1"); got != fakeDone {
 		t.Error("the call on the link that stays got", got)
@@ -102,7 +100,7 @@ func TestReloadLinks(t *testing.T) {
 	if n := p.log.count(`"msg":"link lost"`); n > 0 {
 		t.Errorf("links that are not wanted were lost:\n%s", p.log)
 	}
-	reload("") // and the one upstream that is left has its names alone
+	reload("") // and the names of the only upstream that is left have no prefix
 	works("echo")
 	for _, name := range []string{"w", "x", "y", "z"} {
 		eventually(t, "the end of what ran behind links", func() bool { return s.serversEnded(name) })

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// SIGHUP makes the host take over the upstreams of the configuration: what is the same
-// runs on, and clients are told. One that cannot be used changes nothing.
+// SIGHUP makes the host reload the upstreams of the configuration: those that are unchanged keep
+// running, and clients are notified. An invalid configuration changes nothing.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"serve", "host"} {
@@ -65,8 +65,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// runs starts the proxy, or a host and the site's proxy before it, with a file, and
-// waits for an upstream of it.
+// runs starts the proxy, or a host and the site's proxy in front of it, with a file, and
+// waits for one of its upstreams.
 func (s *site) runs(command, socket, file, upstream string) *program {
 	s.t.Helper()
 	if command == "host" {
@@ -77,15 +77,13 @@ func (s *site) runs(command, socket, file, upstream string) *program {
 		return p
 	}
 	p := startProgram(s.t, nil, "serve", "--listen", "127.0.0.1:0", "--config", file)
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	address, _, _ := strings.Cut(rest, "/")
-	s.url = "http://" + address
+	s.url = p.url()
 	return p
 }
 
-// SIGHUP that makes several upstreams of one, or one of several, changes names alone:
-// calls go on, nothing is started anew. Who was using what is gone hears one cause,
-// however it came and whatever it speaks.
+// A SIGHUP that makes one upstream of several, or several of one, only changes names: calls
+// continue, and nothing restarts. Clients of a removed upstream get one cause, over any wire and
+// in any era.
 func TestReloadRenames(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"serve", "host"} {

@@ -18,7 +18,7 @@ import (
 
 // A scripted is a server on HTTP whose answers to calls a test writes.
 type scripted struct {
-	modern bool // of the modern era alone
+	modern bool // only speaks the modern era
 	call   func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message)
 	get    http.HandlerFunc
 	list   func(w http.ResponseWriter) bool // whether a list is answered; nil if it always is
@@ -95,14 +95,14 @@ func result(w http.ResponseWriter, m *jsonrpc.Message, text string) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, text)
 }
 
-// events writes a stream of what stands between the lines' ends.
+// events writes lines as a stream of events.
 func events(w http.ResponseWriter, lines ...string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	fmt.Fprint(w, strings.Join(lines, "\n")+"\n\n")
 	w.(http.Flusher).Flush()
 }
 
-// newScriptedSite runs a proxy before a scripted server.
+// newScriptedSite runs a proxy in front of a scripted server.
 func newScriptedSite(t *testing.T, f *scripted) *site {
 	listener := httptest.NewServer(f)
 	t.Cleanup(listener.Close)
@@ -118,7 +118,7 @@ func eachEra(t *testing.T, test func(t *testing.T, wire string)) {
 	}
 }
 
-// D30: a stream that breaks off behind an event with an id is resumed.
+// D30: a stream that breaks after an event with an id is resumed.
 func TestD30_Resumed(t *testing.T) { eachEra(t, resume) }
 
 func resume(t *testing.T, wire string) {
@@ -141,7 +141,7 @@ func resume(t *testing.T, wire string) {
 	}
 }
 
-// D30: what cannot be resumed is lost, at once.
+// D30: a stream that cannot be resumed is lost at once.
 func TestD30_NotResumed(t *testing.T) { eachEra(t, notResume) }
 
 func notResume(t *testing.T, wire string) {
@@ -180,8 +180,8 @@ func endWithoutResponse(t *testing.T, wire string) {
 	}
 }
 
-// D34: the server has forgotten the session. A request that it refused for that is
-// sent once more; one that it was at work on is lost.
+// D34: the server has forgotten the session. A request that it refuses for that reason is sent
+// again; one on which it was working is lost.
 func TestD34_ForgottenSession(t *testing.T) { eachEra(t, forgetSession) }
 
 func forgetSession(t *testing.T, wire string) {
@@ -218,7 +218,7 @@ func forgetSession(t *testing.T, wire string) {
 	}
 }
 
-// D34: a server that forgets every session is not asked for ever.
+// D34: a server that forgets every session is not asked again and again.
 func TestD34_AlwaysForgotten(t *testing.T) { eachEra(t, forgetAlways) }
 
 func forgetAlways(t *testing.T, wire string) {
@@ -232,7 +232,7 @@ func forgetAlways(t *testing.T, wire string) {
 	}
 }
 
-// mcp-proxy connect has one remote server, of any transport, behind stdio.
+// mcp-proxy connect serves one remote server, of any transport, on stdio.
 func TestConnect(t *testing.T) {
 	t.Parallel()
 	address := keepServing(t, "FAKE_X: x")

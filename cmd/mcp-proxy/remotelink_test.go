@@ -91,7 +91,7 @@ func (f *farHost) watch(conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// freeze makes all links silent that are open.
+// freeze makes all open links silent.
 func (f *farHost) freeze() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,8 +101,8 @@ func (f *farHost) freeze() {
 	f.open = nil
 }
 
-// A carrier is one that can be frozen: then what is written goes nowhere, and
-// nothing comes.
+// A carrier is a connection that can be frozen: then writes are discarded, and reads get
+// nothing.
 type carrier struct {
 	net.Conn
 	frozen chan struct{}
@@ -131,7 +131,7 @@ func (c *carrier) Read(p []byte) (int, error) {
 	}
 }
 
-// cut cuts all links, and keeps them down or not.
+// cut cuts all links; with down it keeps them down.
 func (f *farHost) cut(down bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +142,7 @@ func (f *farHost) cut(down bool) {
 	f.open = nil
 }
 
-// up ends what cut began.
+// up lets links come up again after cut.
 func (f *farHost) up() { f.cut(false) }
 
 // watched is a listener whose connections can be cut.

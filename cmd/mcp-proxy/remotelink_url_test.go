@@ -17,8 +17,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// aProxy is a proxy in this process and its URL. A client waits for its upstreams for so long as patience
-// says, or as usual if that is 0.
+// aProxy runs a proxy in this process and returns its URL. A client waits for its upstreams for patience, or
+// as usual if that is 0.
 func aProxy(t *testing.T, patience time.Duration, yaml string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "proxy.yaml")
@@ -41,7 +41,7 @@ func aProxy(t *testing.T, patience time.Duration, yaml string) string {
 	return server.URL
 }
 
-// A tool of an upstream that still starts is waited for, and called with its schema.
+// call waits for a tool of an upstream that is still starting, and uses its schema.
 func TestCallWaitsForAnUpstreamThatStarts(t *testing.T) {
 	t.Parallel()
 	may := filepath.Join(t.TempDir(), "may")
@@ -73,7 +73,7 @@ upstreams:
 	}
 }
 
-// What a server at a URL says is printed whole, under the name of its host.
+// Errors of a server at a URL are printed in full, with the name of its host.
 func TestCommandsTellWhatAServerSays(t *testing.T) {
 	t.Parallel()
 	url := aProxy(t, 0, `

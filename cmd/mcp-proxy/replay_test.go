@@ -16,7 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A transcript is all that a client has heard, as it came.
+// A transcript collects everything that a client receives, unchanged.
 type transcript struct {
 	*testing.T
 	wire
@@ -25,7 +25,7 @@ type transcript struct {
 	heard []string
 }
 
-// speaking connects a client that notes everything.
+// speaking connects a client with a transcript.
 func speaking(t *testing.T, s *site, name string) *transcript {
 	t.Helper()
 	c := &transcript{T: t}
@@ -42,7 +42,7 @@ func speaking(t *testing.T, s *site, name string) *transcript {
 	return c
 }
 
-// says sends a message and waits for what is to come of it: a message with that part.
+// says sends a message and waits for a message that contains part.
 func (c *transcript) says(text, part string) {
 	c.Helper()
 	if err := c.send(text); err != nil {
@@ -62,11 +62,11 @@ func (c *transcript) all() []string {
 	return slices.Clone(c.heard)
 }
 
-// What tools are called with, as JSON that others write in other ways: a number that is
-// no float64, escapes, spaces, keys that are there twice.
+// oddArguments are arguments that a decoder and encoder would change: a number that is no
+// float64, escapes, spaces, duplicate keys.
 const oddArguments = `{"n": 12345678901234567890123, "f": 1.50, "text": "\u003cé\ud83d\ude00\/>", "a": {"b": 1,  "b": 2}}`
 
-// legacySession talks as a client of the legacy era, and returns all that it hears.
+// legacySession runs a client of the legacy era, and returns everything that it receives.
 func legacySession(t *testing.T, s *site, name string) []string {
 	t.Helper()
 	c := speaking(t, s, name)
@@ -87,7 +87,7 @@ func legacySession(t *testing.T, s *site, name string) []string {
 	return c.all()
 }
 
-// modernSession is the same in the modern era.
+// modernSession is legacySession in the modern era.
 func modernSession(t *testing.T, s *site) []string {
 	t.Helper()
 	c := speaking(t, s, "modern WebSocket")
@@ -99,8 +99,8 @@ func modernSession(t *testing.T, s *site) []string {
 	return c.all()
 }
 
-// recorded runs a proxy in front of a server, and returns what talk heard, and the recording
-// that a tap has made of it.
+// recorded runs a proxy in front of a server, and returns the result of talk, and the file to which a tap
+// has recorded it.
 func recorded(t *testing.T, server string, talk func(*site) []string) (heard []string, file string) {
 	t.Helper()
 	dir := shortDir(t)
@@ -130,13 +130,11 @@ func servingConfig(t *testing.T, env []string, text string) (*program, *site) {
 		t.Fatal(err)
 	}
 	p := startProgram(t, env, "serve", "--listen", "127.0.0.1:0", "--config", file)
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	addr, _, _ := strings.Cut(rest, "/")
-	return p, &site{t: t, dir: dir, url: "http://" + addr}
+	return p, &site{t: t, dir: dir, url: p.url()}
 }
 
-// A recording of a session answers as the server did: to a client that does the same again,
-// over any transport, byte for byte.
+// A recording answers as the server did, byte for byte, to a client that repeats the session over
+// any transport.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	for _, era := range []string{"legacy", "modern"} {
@@ -147,7 +145,7 @@ func TestReplay(t *testing.T) {
 			}
 			first, file := recorded(t, `command: fakeserver, inheritEnv: [all], env: {FAKE_ERA: `+era+`}`, talk)
 			_, s := servingConfig(t, []string{"XDG_RUNTIME_DIR=" + shortDir(t)}, "upstreams: {a: {command: mcp-proxy, args: [replay, "+file+"]}}\n")
-			for range 2 { // each session begins at the beginning
+			for range 2 { // each session replays from the beginning
 				sameTranscript(t, talk(s), first)
 			}
 			if era == "legacy" {
@@ -159,7 +157,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Clients of the era that was not recorded are translated for, as with the server itself.
+// Clients of the era that was not recorded are translated, as with the server itself.
 func TestReplayAcrossEras(t *testing.T) {
 	t.Parallel()
 	legacy := `command: fakeserver, inheritEnv: [all], env: {FAKE_ERA: legacy}`
@@ -176,7 +174,7 @@ func sameTranscript(t *testing.T, got, want []string) {
 	}
 }
 
-// A recording that cannot be used is a server that does not start, and says why.
+// An invalid recording is a server that does not start, and says why.
 func TestReplayOfNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tape.ndjson")
 	if err := os.WriteFile(file, []byte("{}\n"), 0o600); err != nil {

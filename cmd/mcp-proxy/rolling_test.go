@@ -46,8 +46,8 @@ func (b *backend) address() string {
 	return b.addr
 }
 
-// A balancer passes requests on to backends that are ready, and those of a session to the
-// one that has begun it, as long as that listens.
+// A balancer passes requests to backends that are ready, and those of a session to the backend
+// that has begun it, as long as that listens.
 type balancer struct {
 	proxy    httputil.ReverseProxy
 	backends []*backend
@@ -78,7 +78,7 @@ func newBalancer(backends ...*backend) *balancer {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" { // it has gone, and its sessions with it
+			if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" { // the backend has ended, and its sessions with it
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
@@ -149,11 +149,11 @@ func isReady(ctx context.Context, socket string) bool {
 type callEnd struct {
 	client  string
 	began   time.Time
-	refused string // "" if it was answered; why it could not be, in a way that a client understands
+	refused string // "" if it was answered, else a refusal that a client can recognize
 	broken  string // in any other way
 }
 
-// rollingClients call until they are told to stop.
+// rollingClients call until their context is done.
 type rollingClients struct {
 	url     string
 	stop    atomic.Bool
@@ -197,7 +197,7 @@ func (c *rollingClients) modern() {
 	}
 }
 
-// legacy calls in a session, and begins another one when that is over.
+// legacy calls in a session, and begins another one when that ends.
 func (c *rollingClients) legacy() {
 	for !c.stop.Load() {
 		e := callEnd{client: "legacy HTTP, initialize", began: time.Now()}
@@ -245,7 +245,7 @@ func (c *rollingClients) post(text string, header map[string]string) (_ http.Hea
 	return resp.Header, refused, broken
 }
 
-// verdict says what an answer means. The one error is a refusal.
+// verdict reads an answer. The one error is a refusal.
 func verdict(text []byte) (refused, broken string) {
 	var m struct {
 		ID    any
@@ -264,7 +264,7 @@ func verdict(text []byte) (refused, broken string) {
 	return "", string(text)
 }
 
-// socket calls over a WebSocket, two at a time, and opens another one when that is over.
+// socket calls over a WebSocket, two calls at a time, and opens another one when that ends.
 func (c *rollingClients) socket() {
 	for !c.stop.Load() {
 		e := callEnd{client: "WebSocket, open", began: time.Now()}
@@ -290,8 +290,8 @@ func (c *rollingClients) socket() {
 	}
 }
 
-// exchange sends messages and reads so many answers. A socket that is closed as one that
-// goes away is a refusal.
+// exchange sends messages and reads a number of answers. A socket that is closed with "going
+// away" is a refusal.
 func (c *rollingClients) exchange(conn *websocket.Conn, messages string, answers int) (refused, broken string) {
 	for text := range strings.Lines(messages) {
 		if err := conn.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
@@ -312,14 +312,14 @@ func (c *rollingClients) exchange(conn *websocket.Conn, messages string, answers
 	return refused, broken
 }
 
-// A restart is that of one backend. Until it drains there are no refusals.
+// A restart is the restart of one backend. Until it drains there must be no refusals.
 type restart struct{ begins, drains, over time.Time }
 
 const (
 	rollingDelay = time.Second
 
-	// inTransit is more than a call needs to the proxy on a slow machine: those that began
-	// later may find that it drains.
+	// inTransit is more than a call needs to reach the proxy on a slow machine. A call that
+	// begins less than this before the drain may be refused.
 	inTransit = 700 * time.Millisecond
 )
 
@@ -352,8 +352,8 @@ func (b *backend) roll(t *testing.T) (r restart) {
 }
 
 // Two proxies are restarted, one after another, behind a balancer that asks them whether they
-// are ready, while clients call. No call that began before is lost. What begins when it is too
-// late is refused so that a client can tell, and goes to the other proxy.
+// are ready, while clients call. No call that began before is lost. A call that comes too late
+// is refused so that a client can recognize it, and goes to the other proxy.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	a, b := &backend{dir: shortDir(t)}, &backend{dir: shortDir(t)}
@@ -387,7 +387,7 @@ func TestRollingRestart(t *testing.T) {
 	clients.check(t, restarts)
 }
 
-// check tells of calls that did not end as they should.
+// check reports calls that did not end as they should.
 func (c *rollingClients) check(t *testing.T, restarts []restart) {
 	t.Helper()
 	refused := 0
@@ -418,14 +418,14 @@ func (c *rollingClients) check(t *testing.T, restarts []restart) {
 	}
 }
 
-// During the drain what is in flight finishes. What comes is refused, with a response that is
-// the last on its connection: a client that calls again may get to another proxy.
+// During the drain, requests in flight finish. New ones are refused, with the last response on
+// their connection, so that a client that calls again may reach another proxy.
 func TestDrainSendsAway(t *testing.T) {
 	t.Parallel()
 	p, s := serving(t, "XDG_RUNTIME_DIR="+shortDir(t))
 	c := s.connect()
 	c.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nap","arguments":{"ms":1500}}}`)
-	c.get(2, "echo") // so that it is there
+	c.get(2, "echo") // so that the call is in flight
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	eventually(t, "the drain", func() bool { return p.log.count("shutting down") == 1 })
 	eventually(t, "a refusal", func() bool {

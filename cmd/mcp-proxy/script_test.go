@@ -9,7 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The programs that scripts can start: the proxy itself, and a scripted server.
+// TestMain gives scripts their programs: the proxy itself, and the tests' servers.
 func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, programs)
 }
@@ -21,7 +21,7 @@ var programs = map[string]func(){
 	"hostile":     hostileServer,
 	"fakebrowser": fakeBrowser,
 
-	// What files of other programs start.
+	// Commands in files of other programs.
 	"npx": fakeServer, "uvx": fakeServer, "uv": fakeServer, "node": fakeServer, "python": fakeServer, "docker": fakeServer,
 }
 
@@ -32,7 +32,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/xdg")
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_STATE_HOME", "")
-			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir) // no script sees what another one runs
+			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir) // scripts must not see each other's processes
 			found, err := filepath.Abs("../../config/testdata/found")
 			env.Setenv("FOUND", found)
 			return err

@@ -16,8 +16,8 @@ import (
 	eras "github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// newSDKServer returns a server made with the official SDK that uses all it has, in
-// the versions of one era.
+// newSDKServer returns a server that uses everything in the official SDK, for the versions of
+// one era.
 func newSDKServer(era eras.Era) *mcp.Server {
 	accept := func(context.Context, *mcp.SubscribeRequest) error { return nil }
 	versions := eras.LegacyVersions
@@ -43,8 +43,8 @@ func newSDKServer(era eras.Era) *mcp.Server {
 	return s
 }
 
-// narrow makes a server know nothing of the other era: the options of the SDK do not
-// go that far.
+// narrow removes the other era from a server, which the options of the SDK do not do
+// completely.
 func narrow(era eras.Era) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -60,8 +60,8 @@ func narrow(era eras.Era) mcp.Middleware {
 	}
 }
 
-// addSDKTools adds work, which tells, logs and asks; update; wait, which waits until
-// it is cancelled; and waited, which fails until that was.
+// addSDKTools adds work, which reports progress, logs and asks; update; wait, which waits until
+// it is cancelled; and waited, which fails until then.
 func addSDKTools(s *mcp.Server) {
 	mcp.AddTool(s, &mcp.Tool{Name: "work"}, sdkWork)
 	mcp.AddTool(s, &mcp.Tool{Name: "update"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
@@ -85,7 +85,7 @@ func sdkProgress(ctx context.Context, r *mcp.CallToolRequest) error {
 	return r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1})
 }
 
-// sdkWork tells, logs and asks twice before it answers with what it heard.
+// sdkWork reports progress, logs and asks twice before it answers with the client's answers.
 func sdkWork(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 	elicit := &mcp.ElicitParams{Message: "sure?"}
 	sample := &mcp.CreateMessageWithToolsParams{MaxTokens: 10, Messages: []*mcp.SamplingMessageV2{{Role: "user", Content: []mcp.Content{&mcp.TextContent{Text: "?"}}}}}
@@ -106,7 +106,7 @@ func sdkWork(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.Call
 	return sdkHeard(elicited.Action, sampled), nil, nil
 }
 
-// sdkAskByResult asks as the modern era does: one question for each turn.
+// sdkAskByResult asks by results, as in the modern era: one question in each.
 func sdkAskByResult(ctx context.Context, r *mcp.CallToolRequest, elicit *mcp.ElicitParams, sample *mcp.CreateMessageWithToolsParams) (*mcp.CallToolResult, any, error) {
 	switch answer := r.Params.InputResponses["q"].(type) {
 	case *mcp.ElicitResult:

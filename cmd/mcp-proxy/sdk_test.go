@@ -16,7 +16,7 @@ import (
 	eras "github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// The official SDK is the client and the server, of each era, wherever that is.
+// The official SDK is the client and the server, in each era and at each place.
 func TestSDK(t *testing.T) {
 	t.Parallel()
 	for _, place := range places {
@@ -40,7 +40,7 @@ func useSDKAt(t *testing.T, l layout) {
 			&mcp.StreamableHTTPOptions{Stateless: l.era == eras.Modern, PropagateRequestCancellation: true}))
 		t.Cleanup(func() {
 			listener.Close()
-			for session := range server.Sessions() { // whose client had no time for a DELETE
+			for session := range server.Sessions() { // its client had no time for a DELETE
 				session.Close()
 			}
 		})
@@ -52,8 +52,8 @@ func useSDKAt(t *testing.T, l layout) {
 	s.useSDK("a__", &mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: client})
 }
 
-// A server that the SDK restricts to the modern era takes initialize all the same, and
-// refuses what comes after it: a legacy client has to be translated.
+// A server that the SDK restricts to the modern era still accepts initialize, and refuses
+// everything after it: a legacy client must be translated.
 func TestSDKRestricted(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "restricted", Version: "1"},
 		&mcp.ServerOptions{SupportedProtocolVersions: eras.ModernVersions})
@@ -71,7 +71,7 @@ func TestSDKRestricted(t *testing.T) {
 	}
 }
 
-// The same over stdio.
+// TestSDK over stdio.
 func TestSDKStdio(t *testing.T) {
 	t.Parallel()
 	for _, l := range append([]layout{{}}, otherPairs...) {
@@ -85,7 +85,7 @@ func TestSDKStdio(t *testing.T) {
 	}
 }
 
-// A sdkClient keeps what the SDK's client hears.
+// A sdkClient collects what the SDK's client receives.
 type sdkClient struct {
 	*mcp.ClientSession
 	progress, logged, updated chan string
@@ -138,7 +138,7 @@ func hears(t *testing.T, from chan string, want string) {
 	}
 }
 
-// useSDK uses all that a server has whose names are behind a prefix.
+// useSDK uses everything that a server offers; prefix is that of its names.
 func (s *site) useSDK(prefix string, over mcp.Transport) {
 	t, c := s.t, s.connectSDK(over)
 	ctx := t.Context()
@@ -148,8 +148,8 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 	if listed, err := c.ListTools(ctx, nil); err != nil || len(listed.Tools) < 4 {
 		t.Errorf("list: %v %+v", err, listed)
 	}
-	// A modern process does not say for which call it logs, so that a cancelled call of the
-	// same principal keeps messages from its other calls for a while.
+	// A modern process does not say for which call it logs. After a cancelled call, messages do
+	// not reach other calls of the same principal for a while.
 	late := s.layout.era == eras.Modern && s.layout.place != "HTTP" && s.layout.client == eras.Modern
 	if !late {
 		c.cancelOne(t, prefix, call)
@@ -161,7 +161,7 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 		}
 	}
 	worked, err := call("work")
-	if s.layout.ownProcess() && s.layout.place == "shared" { // a question may still be that of the call which was cancelled
+	if s.layout.ownProcess() && s.layout.place == "shared" { // a question may still be for the cancelled call
 		eventually(t, "work", func() bool {
 			worked, err = call("work")
 			return err != nil || !worked.IsError
@@ -178,7 +178,7 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 	if err := c.Subscribe(ctx, &mcp.SubscribeParams{URI: "sdk://it"}); err != nil {
 		t.Error("subscribe:", err)
 	}
-	eventually(t, "the update", func() bool { // Subscribe may return before the server has heard of it
+	eventually(t, "the update", func() bool { // Subscribe may return before the server has the request
 		if _, err := call("update"); err != nil {
 			t.Error("update:", err)
 		}
@@ -202,7 +202,7 @@ func (s *site) useSDK(prefix string, over mcp.Transport) {
 	}
 }
 
-// cancelOne cancels a call, of which the server hears.
+// cancelOne cancels a call, and waits until the server has the cancellation.
 func (c *sdkClient) cancelOne(t *testing.T, prefix string, call func(string) (*mcp.CallToolResult, error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -41,7 +41,7 @@ func TestSignalsTogetherAreOne(t *testing.T) {
 	}
 }
 
-// Two signals at once only begin the end: what is in flight finishes.
+// Two signals at once do not force: requests in flight finish.
 func TestD15_TwoSignalsAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"serve", "host", "stdio"} {
@@ -85,7 +85,7 @@ func TestD15_TwoSignalsAtOnce(t *testing.T) {
 	}
 }
 
-// insist signals until the program has ended, as somebody does who has no patience.
+// insist sends signals until the program has ended, as an impatient user does.
 func (p *program) insist() error {
 	ended := make(chan error, 1)
 	go func() { ended <- p.cmd.Wait() }()
@@ -101,7 +101,7 @@ func (p *program) insist() error {
 	}
 }
 
-// twice is what a supervisor does that signals the group, after the shell did.
+// twice sends two signals, as when a shell and a supervisor signal the group.
 func (p *program) twice() {
 	p.cmd.Process.Signal(syscall.SIGINT)
 	p.cmd.Process.Signal(syscall.SIGTERM)

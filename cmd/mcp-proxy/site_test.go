@@ -29,27 +29,27 @@ import (
 )
 
 // A site is a whole proxy in this process, with real servers behind it and a
-// real socket before it.
+// real socket in front of it.
 type site struct {
 	t        *testing.T
 	layout   layout
-	dir      string // short, since sockets are in it
+	dir      string // a short path, since it contains sockets
 	proxy    *proxy.Proxy
 	cfg      *config.Config // of proxy
 	url      string         // http://HOST:PORT
 	log      *lines         // the host's, too, if there is one
-	resident int            // processes that no client's leaving ends
+	resident int            // number of processes that do not end with a client
 	far      *farHost
 	events   *book // of the proxy, and of the host
 }
 
-// A layout is where the upstreams a and b of a site are, how they are set, and who
-// speaks which era.
+// A layout says where the upstreams a and b of a site are, their settings, and which era clients
+// and servers speak.
 type layout struct {
-	client mcp.Era // of clients whose wire does not say another; "" is legacy
-	era    mcp.Era // that the servers speak; "" is legacy
-	pin    bool    // the configuration says which era that is
-	core   bool    // for everywhere: this is tested at each place with each pair of eras
+	client mcp.Era // of clients whose wire has none in its name; "" is legacy
+	era    mcp.Era // of the servers; "" is legacy
+	pin    bool    // the configuration has the era
+	core   bool    // for everywhere: test each place with each pair of eras
 
 	place string        // one of places; "" is local
 	env   string        // of the servers of a, as NAME: value, …
@@ -69,16 +69,16 @@ var places = []string{"local", "HTTP", "WebSocket", "unix link", "TCP link", "We
 func (l layout) linked() bool { return strings.HasSuffix(l.place, "link") }
 func (l layout) remote() bool { return l.place == "HTTP" || l.place == "WebSocket" }
 
-// oneServer tells whether all clients have one server process.
+// oneServer reports whether all clients share one server process.
 func (l layout) oneServer() bool { return l.remote() || l.place == "shared" || l.era == mcp.Modern }
 
-// ownProcess tells whether a call needs a server process of its own to be asked something:
-// nothing else says to whom a question belongs.
+// ownProcess reports whether a call that may ask something needs a server process of its own: nothing else
+// tells whose question it is.
 func (l layout) ownProcess() bool {
 	return l.client == mcp.Modern && l.era != mcp.Modern && l.place != "HTTP"
 }
 
-// pair names the eras.
+// pair returns the name of the pair of eras.
 func (l layout) pair() string {
 	return fmt.Sprintf("%s to %s", cmp.Or(l.client, mcp.Legacy), cmp.Or(l.era, mcp.Legacy))
 }
@@ -86,9 +86,9 @@ func (l layout) pair() string {
 // otherPairs are the eras of clients and upstreams that are not both legacy.
 var otherPairs = []layout{{client: mcp.Modern}, {era: mcp.Modern}, {client: mcp.Modern, era: mcp.Modern}}
 
-// everywhere runs a test with legacy clients and upstreams at each place, and with
-// the other pairs of eras at one, or at each if the row is a core one; but not what
-// is named, with the reason.
+// everywhere runs a test with legacy clients and upstreams at each place, and with the other
+// pairs of eras at one place, or at each for a core row. It skips the places and pairs in
+// except, each with its reason.
 func everywhere(t *testing.T, l layout, test func(*site), except ...string) {
 	everyPlace(t, l, test, except...)
 	acrossEras(t, l, test, except...)
@@ -124,7 +124,7 @@ func unless(t *testing.T, l layout, test func(*site), except []string) {
 	test(newSite(t, l))
 }
 
-// newSite runs a proxy with the fake upstreams a and b, here if nothing is said.
+// newSite runs a proxy with the fake upstreams a and b, local ones without a layout.
 func newSite(t *testing.T, l ...layout) *site {
 	t.Helper()
 	s := emptySite(t)
@@ -138,15 +138,15 @@ func newSite(t *testing.T, l ...layout) *site {
 	return s
 }
 
-// emptySite is one where nothing runs yet.
+// emptySite returns a site without a proxy.
 func emptySite(t *testing.T) *site {
 	t.Helper()
 	s := &site{t: t, log: &lines{}, dir: shortDir(t), events: newBook()}
-	t.Cleanup(func() { s.events.balanced(t) }) // the last: when nothing runs
+	t.Cleanup(func() { s.events.balanced(t) }) // last, when everything has ended
 	return s
 }
 
-// shortDir returns a directory whose name leaves room for that of a socket.
+// shortDir returns a directory with a path short enough for a socket in it.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "site")
@@ -157,7 +157,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// config returns the text of the site's configuration; what it needs is there.
+// config returns the text of the site's configuration, and starts what it needs.
 func (s *site) config() string {
 	a, b := s.upstream("a", s.layout.env), s.upstream("b", "")
 	upstreams := fmt.Sprintf("upstreams:\n  a: {%s%s}\n  b: {%s}\n", a, s.layout.a, b)
@@ -199,7 +199,7 @@ func (s *site) upstream(name, env string) string {
 	}
 	switch s.layout.place {
 	case "HTTP":
-		return era + "url: http://" + command + "/mcp, stopGrace: 10s" // to post a cancellation of each call, on any machine
+		return era + "url: http://" + command + "/mcp, stopGrace: 10s" // enough to post a cancellation of each call on a slow machine
 	case "WebSocket":
 		return era + "url: ws://" + command + "/ws"
 	case "shared":
@@ -208,7 +208,7 @@ func (s *site) upstream(name, env string) string {
 	return fmt.Sprintf("%scommand: %s, env: {%s}, stopGrace: 500ms", era, command, env)
 }
 
-// write makes a file beside the configuration.
+// write creates a file beside the configuration.
 func (s *site) write(name, text string) string {
 	file := filepath.Join(s.dir, name)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -226,7 +226,7 @@ func (s *site) load(name, text string, host bool) *config.Config {
 	return cfg
 }
 
-// run runs the proxy of a configuration until the test ends.
+// run runs a proxy with a configuration until the test ends.
 func (s *site) run(text string) {
 	t := s.t
 	t.Helper()
@@ -260,14 +260,14 @@ func (s *site) linkedTo(upstream string) bool {
 	return slices.ContainsFunc(s.proxy.Snapshot().Links, func(l proxy.Link) bool { return slices.Contains(l.Upstreams, upstream) })
 }
 
-// shutdown ends the proxy, whose drain may take so long.
+// shutdown ends the proxy; drain bounds its drain.
 func (s *site) shutdown(drain time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopReserve(s.cfg)+drain)
 	defer cancel()
 	return s.proxy.Shutdown(ctx)
 }
 
-// stopReserve is the part of a shutdown's time that is not for the drain.
+// stopReserve returns the part of a shutdown's time that is not for the drain.
 func stopReserve(cfg *config.Config) time.Duration {
 	longest := time.Second
 	for _, u := range cfg.Upstreams {
@@ -276,7 +276,7 @@ func stopReserve(cfg *config.Config) time.Duration {
 	return longest + 500*time.Millisecond
 }
 
-// hurry sets how long a bridge waits.
+// hurry sets how long a translation waits.
 func (s *site) hurry(b *eras.Bridge) { b.Idle, b.SuspendFor = s.layout.idle, s.layout.parkFor }
 
 func (s *site) record(upstream string) string { return filepath.Join(s.dir, "record-"+upstream) }
@@ -286,8 +286,8 @@ func (s *site) noted() []string { return s.notedBy("a") }
 
 func (s *site) notedBy(upstream string) []string { return notedIn(s.record(upstream)) }
 
-// notedIn returns what servers noted, but for the ends of listens: cancellations are
-// those of calls.
+// notedIn returns what servers noted, except the ends of listens, so that all cancellations are of
+// calls.
 func notedIn(record string) []string {
 	lines := allNotedIn(record)
 	listens := map[string]bool{}
@@ -311,7 +311,7 @@ func allNotedIn(record string) []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-// server returns the process that has noted a part last.
+// server returns the process that was the last to note part.
 func (s *site) server(part string) int {
 	noted := s.noted()
 	for _, line := range slices.Backward(noted) {
@@ -335,11 +335,11 @@ func countPart(lines []string, part string) int {
 	return n
 }
 
-// settled reports whether the processes are gone that clients have. All servers of a site get the
-// path of a record in it.
+// settled reports whether the processes of clients have ended. All servers of a site have the path of a
+// record in their environment.
 func (s *site) settled() bool { return len(children(os.Getpid(), s.dir)) <= s.resident }
 
-// kept is how many connections to servers may be kept for reuse.
+// kept returns how many connections to servers may be kept for reuse.
 func (s *site) kept() int {
 	if s.layout.place == "HTTP" {
 		return 40
@@ -385,11 +385,11 @@ func answers(address string) bool {
 
 var (
 	firstPort = 10000 + os.Getpid()*97%20000
-	ports     atomic.Int64 // that were tried; tests run in parallel
+	ports     atomic.Int64 // ports that were tried; tests run in parallel
 )
 
-// freeAddress returns an address that no connection from here can take, as one of
-// a port that the system chooses could be while nobody listens.
+// freeAddress returns an address that no connection from this machine can take. With a port that the
+// system chooses, one could take it before a server listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 1000 {

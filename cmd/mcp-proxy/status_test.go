@@ -8,7 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A link that is not up says why in its row.
+// The row of a link that is down says why.
 func TestLinkRows(t *testing.T) {
 	var text strings.Builder
 	printStatus(&text, &proxy.Snapshot{Links: []proxy.Link{

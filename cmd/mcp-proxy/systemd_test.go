@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// A manager starts programs as systemd does: with sockets that are open, and one for what
-// they tell.
+// A manager starts programs as systemd does: with open sockets, and one for their
+// notifications.
 type manager struct {
 	t      *testing.T
 	notify *net.UnixConn
@@ -58,7 +58,7 @@ func (m *manager) open(network, address string) net.Addr {
 func (m *manager) start(args ...string) (*exec.Cmd, *lines) {
 	m.t.Helper()
 	log := &lines{}
-	// The variable has the id of the process that is to have the sockets.
+	// LISTEN_PID must be the id of the process that gets the sockets.
 	c := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$@"`, "sh", "mcp-proxy"}, args...)...)
 	c.Env = append(os.Environ(), "LISTEN_FDS="+strconv.Itoa(len(m.files)), "NOTIFY_SOCKET="+m.notify.LocalAddr().String())
 	c.ExtraFiles, c.Stderr = m.files, log
@@ -69,7 +69,7 @@ func (m *manager) start(args ...string) (*exec.Cmd, *lines) {
 	return c, log
 }
 
-// told returns what the program tells next.
+// told returns the next notification of the program.
 func (m *manager) told() string {
 	m.t.Helper()
 	b := make([]byte, 1000)
@@ -81,9 +81,9 @@ func (m *manager) told() string {
 	return string(b[:n])
 }
 
-// TestSystemd: serve takes the sockets that systemd has opened, in place of what the
-// configuration names, tells when it is ready and when it stops, and
-// leaves the sockets as they are.
+// TestSystemd: serve listens at the sockets that systemd has opened, instead of those in the
+// configuration, notifies systemd when it is ready and when it stops, and leaves the sockets
+// open.
 func TestSystemd(t *testing.T) {
 	m := newManager(t)
 	tcp := m.open("tcp", "127.0.0.1:0")
@@ -112,15 +112,15 @@ func TestSystemd(t *testing.T) {
 	if err := c.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, log)
 	}
-	if c, err := net.Dial("unix", socket); err != nil { // whoever comes meanwhile waits for the next start
+	if c, err := net.Dial("unix", socket); err != nil { // a client that connects now waits for the next start
 		t.Error(err)
 	} else {
 		c.Close()
 	}
 }
 
-// What may not be is an error here, too: flags beside sockets, a socket beyond loopback
-// where clients prove nothing, and one that is no place to listen at.
+// Errors with systemd: flags beside sockets, a socket beyond loopback without authentication, and a
+// file that is no listening socket.
 func TestSystemdRefuses(t *testing.T) {
 	for _, c := range []struct {
 		open func(*manager)

@@ -17,7 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// tapping starts a command that taps, which says something when it does.
+// tapping starts a tap, and waits until it has begun.
 func tapping(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, out *lines) {
 	t.Helper()
 	cmd, out = exec.Command("mcp-proxy", append([]string{"tap"}, args...)...), &lines{}
@@ -33,7 +33,7 @@ func tapping(t *testing.T, env []string, args ...string) (cmd *exec.Cmd, out *li
 	return cmd, out
 }
 
-// tapped serves a fake server whose messages may be shown.
+// tapped serves a fake server; operators may see the content of messages.
 func tapped(t *testing.T) (p *program, s *site, env []string) {
 	t.Helper()
 	dir := shortDir(t)
@@ -41,13 +41,11 @@ func tapped(t *testing.T) (p *program, s *site, env []string) {
 	s = emptySite(t)
 	config := s.write("c.yaml", "listen: [\"127.0.0.1:0\"]\nadmin: {payloads: true}\nupstreams: {main: {command: fakeserver}}\n")
 	p = startProgram(t, env, "serve", "--config", config)
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	addr, _, _ := strings.Cut(rest, "/")
-	s.url = "http://" + addr
+	s.url = p.url()
 	return p, s, env
 }
 
-// A tap shows what passes until it is interrupted, which is no failure.
+// A tap shows messages until it is interrupted, which is no failure.
 func TestTap(t *testing.T) {
 	p, s, env := tapped(t)
 	tap, out := tapping(t, env, "--method", "tools/*")
@@ -75,8 +73,8 @@ func TestTap(t *testing.T) {
 	tap.Wait()
 }
 
-// What a recording has is all that has passed until it is interrupted, and for the eyes of
-// its owner alone. One whose process dies is not whole.
+// A recording has all messages until it is interrupted, and only its owner can read the file. If the
+// process dies, it is incomplete.
 func TestTapRecord(t *testing.T) {
 	t.Parallel()
 	p, s, env := tapped(t)
@@ -125,7 +123,7 @@ func TestTapRecord(t *testing.T) {
 	}
 }
 
-// Bad usage, and a process that does not show what is asked for.
+// Bad usage, and a process that does not allow what the tap requests.
 func TestTapRefused(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
@@ -146,7 +144,7 @@ func TestTapRefused(t *testing.T) {
 	}
 }
 
-// People get one line that fits, without what a terminal takes for commands.
+// A message is one line that fits the terminal, without escape sequences.
 func TestReadableMessage(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"leftOut":3}`: "… 3 left out",

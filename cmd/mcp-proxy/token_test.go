@@ -6,23 +6,21 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 )
 
-// The clients' token is read again when its file changes. While it cannot be read
-// nobody is let in, of which the log has one line.
+// The clients' token is read again when its file changes. While the file cannot be read, all clients
+// are refused, with one line in the log.
 func TestTokenIsRotated(t *testing.T) {
 	s := emptySite(t)
 	token := s.write("token", "one")
 	p := startProgram(t, nil, "serve", "--listen", "127.0.0.1:0", "--config",
 		s.write("mcp-proxy.yaml", "tokenFile: token\nupstreams: {a: {command: fakeserver}}\n"))
-	_, rest, _ := strings.Cut(p.hear(), "http://")
-	address, _, _ := strings.Cut(rest, "/")
+	url := p.url()
 	expect := func(token string, want int) {
 		t.Helper()
-		req, _ := http.NewRequest(http.MethodPost, "http://"+address+"/mcp", strings.NewReader(initialize))
+		req, _ := http.NewRequest(http.MethodPost, url+"/mcp", strings.NewReader(initialize))
 		for name, value := range map[string]string{"Authorization": "Bearer " + token, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
 			req.Header.Set(name, value)
 		}
@@ -53,14 +51,13 @@ func TestTokenIsRotated(t *testing.T) {
 		t.Errorf("log:\n%s", p.log)
 	}
 	for file, want := range map[string]string{token: "echo", s.write("wrong", "one"): "HTTP 401", s.dir + "/none": "cannot be read"} {
-		out, _ := exec.Command("mcp-proxy", "tools", "http://"+address+"/mcp", "--token-file", file).CombinedOutput()
-		if !strings.Contains(string(out), want) {
+		if out, _ := command(t, nil, "tools", url+"/mcp", "--token-file", file); !strings.Contains(out, want) {
 			t.Errorf("with %s tools says %s", file, out)
 		}
 	}
 }
 
-// A host that its proxy refuses says what to do, and needs no restart to do it.
+// A host that its proxy refuses says what to do, and needs no restart afterwards.
 func TestRefusedHost(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"host", "proxy"} { // which of them dials

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal returns both ends of a new one, of so many lines.
+// terminal returns both ends of a new terminal of that size.
 func terminal(t *testing.T, wide, high uint16) (near, far *os.File) {
 	t.Helper()
 	near, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -24,7 +24,7 @@ func terminal(t *testing.T, wide, high uint16) (near, far *os.File) {
 		t.Skip("no terminals here: ", err)
 	}
 	t.Cleanup(func() { near.Close() })
-	raw, err := near.SyscallConn() // with Fd, Close would wait for who reads
+	raw, err := near.SyscallConn() // with Fd, Close would wait for a Read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func (s *screen) read(from *os.File, done chan<- struct{}) {
 		s.mu.Lock()
 		s.text.Write(part[:n])
 		s.mu.Unlock()
-		if err != nil { // nobody has the other end any more
+		if err != nil { // the other end is closed
 			return
 		}
 	}
@@ -74,8 +74,8 @@ func (s *screen) has(part string) bool {
 	return strings.Contains(s.text.String(), part)
 }
 
-// top draws what is in flight, fits the terminal, outlives the process that it watches, and
-// leaves the terminal as it was: for q, for ^C, and for SIGTERM.
+// top draws the calls in flight, fits the terminal, outlives the process that it watches, and
+// restores the terminal after q, ^C and SIGTERM.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	for name, quit := range map[string]func(near *os.File, top *os.Process){

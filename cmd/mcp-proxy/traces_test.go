@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A collector notes each span that comes, by its trace and name.
+// A collector notes each span that it receives, by trace and name.
 type collector struct {
 	mu    sync.Mutex
 	spans []string
@@ -39,8 +39,8 @@ func (c *collector) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The trace of an HTTP client goes on in a stdio server, which reads it in params._meta, and
-// what the collector has not got yet is sent at the end.
+// The trace of an HTTP client continues in a stdio server, which reads it from params._meta. At the
+// end, the proxy sends the remaining spans to the collector.
 func TestTracesReachStdioServers(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	var c collector

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWatch: --watch takes over a configuration that is replaced as editors do it, or as
-// Kubernetes does with what it mounts, and files of variables; what cannot be used changes
+// TestWatch: --watch reloads a configuration that is replaced as editors do, or as Kubernetes
+// does with volumes, and files of variables. An invalid configuration changes
 // nothing.
 func TestWatch(t *testing.T) {
 	t.Parallel()
@@ -20,7 +20,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A volume of Kubernetes: the file is a link through ..data, which is swapped.
+	// A volume of Kubernetes: the file is a link through ..data, which is replaced.
 	mount := func(version, text string) {
 		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 	write("vars.env", "A=2\n")
 	taken(4)
 
-	// A file that is named before it is there.
+	// A file that the configuration names before it exists.
 	write("new", `mcpServers: {c: {command: fakeserver, envFile: later.env}}`+"\n")
 	if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func dialWebSocket(url string, heard func([]byte)) (wire, error) {
 	w := &wsWire{conn, make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		defer conn.Close() // who was told that it is over goes
+		defer conn.Close() // the other end has closed
 		for {
 			_, text, err := conn.ReadMessage()
 			if err != nil {
@@ -54,7 +54,7 @@ func (w *wsWire) vanish() {
 	<-w.done
 }
 
-// A stdioWire is a pair of pipes, and the session at their other ends.
+// A stdioWire is a pair of pipes, with the session at their other ends.
 type stdioWire struct {
 	in, out *os.File
 	done    sync.WaitGroup
@@ -105,15 +105,15 @@ func (w *stdioWire) vanish() {
 	w.done.Wait()
 }
 
-// An httpWire is a session of Streamable HTTP: a POST for each message. It
-// vanishes with a DELETE, since the end of a connection says nothing there.
+// An httpWire is a session of Streamable HTTP: a POST for each message. It vanishes with a
+// DELETE, since the end of a connection has no meaning there.
 type httpWire struct {
 	url    string
 	heard  func([]byte)
 	ctx    context.Context
 	drop   context.CancelFunc // drops all connections
 	client *http.Client
-	done   sync.WaitGroup // POSTs without an end
+	done   sync.WaitGroup // POSTs that have not ended
 
 	mu      sync.Mutex
 	session string
@@ -185,7 +185,7 @@ func readMessages(resp *http.Response, heard func([]byte)) error {
 	return err
 }
 
-// readEvents reads messages, each of which stands on one line.
+// readEvents reads messages, one on each line.
 func readEvents(lines *bufio.Scanner, heard func([]byte)) error {
 	for lines.Scan() {
 		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
@@ -199,21 +199,21 @@ func (w *httpWire) vanish() {
 	if w.ctx.Err() == nil {
 		if resp, err := w.do(http.MethodDelete, ""); err == nil {
 			resp.Body.Close()
-			w.done.Wait() // each POST has its end
+			w.done.Wait() // wait for the end of each POST
 		}
 	}
 	w.abandon()
 }
 
-// abandon leaves the session to its expiry.
+// abandon drops all connections: the session expires.
 func (w *httpWire) abandon() {
 	w.drop()
 	w.done.Wait()
 	w.client.CloseIdleConnections()
 }
 
-// An sseWire is the transport of 2024-11-05: one stream down, POSTs up. It
-// vanishes when the stream is dropped.
+// An sseWire is the transport of 2024-11-05: one stream down, POSTs up. To vanish, it drops the
+// stream.
 type sseWire struct{ *httpWire }
 
 func dialSSE(s *site, heard func([]byte)) (wire, error) {
