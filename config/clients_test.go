@@ -18,8 +18,8 @@ func listens(t *testing.T, text string) []string {
 	return warnings
 }
 
-// Beyond loopback clients prove who they are, by whichever means. Named tokens and JWT are
-// for many clients: the log says where they can be read on their way.
+// Beyond loopback clients must authenticate in some way. Named tokens and JWT are for many
+// clients: a warning says where they are sent unencrypted.
 func TestProofBeyondLoopback(t *testing.T) {
 	const (
 		tokens = "auth: {tokens: [{name: ci, tokenFile: t}]}\n"
@@ -51,7 +51,7 @@ func TestProofBeyondLoopback(t *testing.T) {
 	}
 }
 
-// A flag overrides the environment and the file. Files of TLS count one by one.
+// A flag overrides the environment and the file. Each file of TLS is overridden by itself.
 func TestServeFlags(t *testing.T) {
 	t.Setenv("MCP_PROXY_TOKEN_FILE", "/env/token")
 	t.Setenv("MCP_PROXY_PUBLIC_URL", "https://env.example.com")
@@ -85,8 +85,8 @@ func TestServeFlags(t *testing.T) {
 	}
 }
 
-// The file of a proxy has keys that mean nothing at a host. Rules are no such: whoever
-// wrote them relies on them.
+// A host ignores keys of a proxy that mean nothing for it. Policies are a mistake, since their
+// author relies on them.
 func TestHostHasNoPolicies(t *testing.T) {
 	const settings = "auth: {tokens: [{name: ci, tokenFile: t}, {name: other, tokenFile: t}]}\ntls: {cert: c}\nupstreams: {a: {command: x}}\n"
 	if _, _, err := Load(Options{File: write(t, "mcp-proxy.yaml", settings), Host: true}); err != nil {

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// write puts a file into a fresh directory and gives its path.
+// write creates a file in a new directory and returns its path.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -27,7 +27,7 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// load loads a YAML text that must be right.
+// load loads a YAML text that must be valid.
 func load(t *testing.T, text string) *Config {
 	t.Helper()
 	c, _, err := Load(Options{File: write(t, "mcp-proxy.yaml", text)})
@@ -37,7 +37,7 @@ func load(t *testing.T, text string) *Config {
 	return c
 }
 
-// problems loads a text that must be wrong, and gives the lines of the error
+// problems loads a text that must be invalid, and returns the lines of the error
 // without the file's directory.
 func problems(t *testing.T, o Options) string {
 	t.Helper()
@@ -66,7 +66,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// files are those of a folder of testdata, golden ones left out.
+// files returns the files in a folder of testdata, without golden ones.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var names []string
@@ -102,7 +102,7 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// TestFound: files of other programs are used as they are.
+// TestFound: files of other programs work unchanged.
 func TestFound(t *testing.T) {
 	for name, value := range map[string]string{
 		"FOUND_MODE": "a-mode", "FOUND_TOKEN": "a-token", "FOUND_DATABASE": "postgres://db", "INPUT_PERPLEXITY_KEY": "a-key",
@@ -114,7 +114,7 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// TestEditorsFolder: a file in a folder of the editor's own counts from the folder above.
+// TestEditorsFolder: paths in a file in an editor's own folder count from the folder above.
 func TestEditorsFolder(t *testing.T) {
 	dir := t.TempDir()
 	for name, cwd := range map[string]string{".vscode/mcp.json": dir, ".cursor/mcp.json": "", ".kiro/settings/mcp.json": ""} {
@@ -134,7 +134,7 @@ func TestEditorsFolder(t *testing.T) {
 	}
 }
 
-// foundIn is a text of what a file says about its servers.
+// foundIn returns what is read from a file, as text.
 func foundIn(t *testing.T, file string) string {
 	c, warnings, err := Load(Options{File: file})
 	if err != nil {

@@ -99,8 +99,8 @@ func TestURLMistakes(t *testing.T) {
 	}
 }
 
-// Plain http to another machine is the user's choice; what others could steal on
-// the way is worth one line.
+// Plain http to another machine is the user's choice; credentials that others could read on the
+// way are a warning.
 func TestCarelessCredentials(t *testing.T) {
 	file := write(t, "mcp-proxy.yaml", `
 upstreams:

@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// FuzzLoad feeds any bytes in each format: Load ends, never panics, says the
-// same twice, and either complains on readable lines or gives a sound Config.
+// FuzzLoad loads any bytes in each format: Load ends, never panics, has the same result twice,
+// and returns either printable error lines or a valid Config.
 func FuzzLoad(f *testing.F) {
 	for _, dir := range []string{"load", "mistakes", "servers", "found"} {
 		found, _ := filepath.Glob(filepath.Join("testdata", dir, "*"))
@@ -105,7 +105,7 @@ func sound(t *testing.T, c *Config) {
 	}
 }
 
-// identified checks what says who clients are and what they may do.
+// identified checks the settings of authentication and policies.
 func identified(t *testing.T, c *Config) {
 	if strings.HasSuffix(c.PublicURL, "/") || c.TokenStore == "" || (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		t.Error("a setting is half there")

@@ -11,7 +11,7 @@ func TestHostLink(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		link HostLink
-		want string // the lines, none if it is right
+		want string // error lines; none if it is valid
 	}{
 		"a socket":                  {HostLink{Listen: "unix:///run/a"}, ""},
 		"loopback":                  {HostLink{Listen: "tcp://127.0.0.1:0"}, ""},

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Only what concerns links of a whole configuration; each key's own mistakes
-// are in testdata/mistakes/links.yaml.
+// Rules about all links of a configuration. Mistakes of single keys are in
+// testdata/mistakes/links.yaml.
 func TestLinksTogether(t *testing.T) {
 	t.Setenv("MCP_PROXY_TOKEN_FILE", "/run/token")
 	file := write(t, "mcp-proxy.yaml", `links: {back: {accept: true, tokenFile: /run//token}}`)
@@ -22,7 +22,7 @@ func TestLinksTogether(t *testing.T) {
 	}
 }
 
-// Hosts that dial us should each be held to names of their own.
+// Several hosts that dial us without a list of names are a warning.
 func TestLinksOfAnyName(t *testing.T) {
 	for text, want := range map[string]int{
 		`a: {accept: true, tokenFile: /a}, b: {accept: true, tokenFile: /b}`:                                   1,
@@ -46,7 +46,7 @@ func TestLinksOfAnyName(t *testing.T) {
 	}
 }
 
-// What serve wants of its addresses is no business of a host.
+// The rules for the addresses of serve do not apply to a host.
 func TestHostNeedsNoAddress(t *testing.T) {
 	file := write(t, "mcp-proxy.yaml", `{listen: ["0.0.0.0:80"], upstreams: {a: {command: x}}}`)
 	if _, _, err := Load(Options{File: file, Host: true}); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// wantFull is what testdata/load/full.* mean in every format.
+// wantFull returns the Config of testdata/load/full.* in every format.
 func wantFull(dir string) *Config {
 	bare, docs := "", "docs-"
 	remote := func(name, url string, auth UpstreamAuth) Upstream {
@@ -236,7 +236,7 @@ upstreams: {a: {command: x}}
 }
 
 func TestLayersMistakes(t *testing.T) {
-	// A mistake in the file is reported though the environment overrides it.
+	// A mistake in the file is reported although the environment overrides it.
 	file := write(t, "mcp-proxy.yaml", "drain: soon\nupstreams: {a: {command: x}}\n")
 	t.Setenv("MCP_PROXY_DRAIN", "1s")
 	t.Setenv("MCP_PROXY_PREFIX", "maybe")

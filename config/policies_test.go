@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A glob that matches nothing says nothing wrong, and protects nothing: a warning.
+// A glob that matches nothing is valid, but protects nothing: a warning.
 func TestIdleGlobs(t *testing.T) {
 	const policies = `
 policies:
@@ -66,7 +66,7 @@ func TestWhoCovers(t *testing.T) {
 	}
 }
 
-// Globs about one upstream must not be about another.
+// Globs for one upstream must not match names of another.
 func TestNamesThatGlobsConfuse(t *testing.T) {
 	const upstreams = "upstreams: {a: {command: x}, a_: {command: x}, b_: {command: x}, a_c: {command: x}}\n"
 	load(t, upstreams)
@@ -76,7 +76,7 @@ func TestNamesThatGlobsConfuse(t *testing.T) {
 	}
 }
 
-// A rule about clients that cannot come is a warning: a flag may bring them.
+// A rule that no client can match is a warning: a flag may change that.
 func TestRulesAboutNobody(t *testing.T) {
 	const socket, token, ca = "listen: [\"unix:///a\"]\n", "tokenFile: t\n", "tls: {cert: c, key: k, clientCA: a}\n"
 	for _, tt := range []struct{ settings, who, want string }{
@@ -90,7 +90,7 @@ func TestRulesAboutNobody(t *testing.T) {
 		{socket + ca, "{user: a}", ""},
 		{socket + token, "{user: a}", "policies[0].who.user: matches no client: clients on Unix sockets need a token, too"},
 		{"", "operator", ""},
-		{"", "{token: default}", ""}, // a flag may have it
+		{"", "{token: default}", ""}, // a flag may set it
 	} {
 		_, warnings, err := Load(Options{File: write(t, "mcp-proxy.yaml", tt.settings+"upstreams: {a: {command: x}}\npolicies: [{who: "+tt.who+"}]\n")})
 		got := strings.Join(warnings, "\n")

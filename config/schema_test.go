@@ -16,8 +16,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
 
-// pages are the tables of docs/configuration.md: of the keys of one struct, or of the top-level
-// keys that name the table.
+// pages are the tables of docs/configuration.md, each with the struct of its keys, or nil for the
+// top-level keys that name the table.
 var pages = map[string]reflect.Type{
 	"servers": nil, "addresses": nil, "clients": nil, "limits": nil, "operators": nil,
 	"upstreams.NAME":      reflect.TypeFor[Upstream](),
@@ -28,8 +28,8 @@ var pages = map[string]reflect.Type{
 	"policies[]":          reflect.TypeFor[Policy](),
 }
 
-// rows are the keys of a struct in Markdown, a line each. Keys below one that have no text of
-// their own are in its line.
+// rows returns the keys of a struct in Markdown, a line each. The line of a key includes the keys
+// below it that have no text of their own.
 func rows(t *testing.T, at string, fields []field) (lines string) {
 	t.Helper()
 	for _, f := range fields {
@@ -60,7 +60,7 @@ func rows(t *testing.T, at string, fields []field) (lines string) {
 	return lines
 }
 
-// top are the top-level keys of a table.
+// top returns the top-level keys of a table.
 func top(table string) (all []field) {
 	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
 		if f.tag.Get("table") == table {
@@ -85,7 +85,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// validator returns what checks files against the schema.
+// validator returns a function that checks files against the schema.
 func validator(t *testing.T) func(file string) error {
 	t.Helper()
 	var schema jsonschema.Schema
@@ -109,7 +109,7 @@ func validator(t *testing.T) func(file string) error {
 	}
 }
 
-// plain is n as other programs see it.
+// plain returns n as encoding/json would decode it.
 func plain(n *tree.Node) any {
 	switch n.Kind {
 	case tree.Null:
@@ -135,7 +135,7 @@ func plain(n *tree.Node) any {
 	return all
 }
 
-// TestSchema: what can be loaded obeys the schema, and unknown keys do not.
+// TestSchema: files that can be loaded match the schema, and unknown keys do not.
 func TestSchema(t *testing.T) {
 	check := validator(t)
 	good := files(t, "load")
@@ -158,7 +158,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// TestDocuments: docs has the schema, and the tables of the reference.
+// TestDocuments: docs has the current schema, and the current tables of the reference.
 func TestDocuments(t *testing.T) {
 	golden(t, "../docs/mcp-proxy.schema.json", string(Schema()))
 	const page = "../docs/configuration.md"

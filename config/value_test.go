@@ -43,7 +43,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// Values that a variable brings have the type of their key.
+// The value of a variable gets the type of its key.
 func TestVariablesAreTyped(t *testing.T) {
 	t.Setenv("CONFIG_TEST_N", "5")
 	t.Setenv("CONFIG_TEST_T", "true")

@@ -202,7 +202,8 @@ func withoutArt(line string) string {
 	return bare
 }
 
-// isArt reports whether a character draws boxes or blocks, is a geometric shape or Braille: servers make pictures of these.
+// isArt reports whether a character is a part of pictures: it draws boxes or blocks, or is a geometric shape or
+// Braille.
 func isArt(r rune) bool {
 	return r >= 0x2500 && r <= 0x259f || r >= 0x2800 && r <= 0x28ff || r == 0x1fb00
 }

@@ -213,7 +213,7 @@ func TestD46_HungList(t *testing.T) {
 	}, sameLink...)
 }
 
-// D47: a notification to an upstream that is gone.
+// D47: a notification to an upstream that has ended.
 func TestD47_LostNotification(t *testing.T) {
 	t.Parallel()
 	everywhere(t, layout{}, func(s *site) {

@@ -25,7 +25,8 @@ type hostileCase struct {
 // obeyed matches what terminals obey, independently of output.go.
 var obeyed = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x{7f}-\x{9f}\x{061c}\x{200e}\x{200f}\x{2028}-\x{202e}\x{2066}-\x{2069}]`)
 
-// drawnByUs matches our own escape sequences: colours, top's screen, and the return to the beginning of a line after ^C.
+// drawnByUs matches our own escape sequences: colours, top's screen, and the return to the start of a line after
+// ^C.
 var drawnByUs = regexp.MustCompile(`\x1b\[(0|1|2|31|32|33)m|\x1b\[\?1049[hl]|\x1b\[\?25[hl]|\x1b\[[HKJ]|\^C\r`)
 
 // No command lets a terminal obey the text of servers, clients, files or other processes.

@@ -172,8 +172,8 @@ func (r *record) why() string {
 	return said
 }
 
-// rest returns the attributes that are left: "in_flight=2 method=tools/list". It leaves out the session, an id that tells
-// people nothing.
+// rest returns the attributes that are left: "in_flight=2 method=tools/list". It leaves out the session, whose id
+// means nothing to people.
 func (r *record) rest() string {
 	delete(r.said, "session")
 	var all []string
