@@ -2,7 +2,7 @@
 
 GOLANGCI = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
-.PHONY: all build test race lint fmt fuzz bench interop cross
+.PHONY: all build test race lint fmt fuzz bench history interop cross
 
 all: fmt lint test build
 
@@ -15,11 +15,8 @@ test: ## what the README says
 race:
 	go test -race -shuffle=on ./...
 
-lint: ## internal/bench is a module of its own
-	go vet ./...
-	$(GOLANGCI) run ./...
-	go -C internal/bench vet ./...
-	cd internal/bench && $(GOLANGCI) run ./...
+lint: ## internal/bench and internal/history are modules of their own
+	for module in . internal/bench internal/history; do go -C $$module vet ./... && (cd $$module && $(GOLANGCI) run ./...) || exit; done
 
 fmt:
 	gofmt -w .
@@ -29,6 +26,9 @@ fuzz: ## each fuzzer on FUZZ inputs, 20000x if it is not set; CI only starts the
 
 bench: ## a server, a relay and the proxy side by side; a few minutes
 	go -C internal/bench run .
+
+history: ## what clients see while all kinds of things fail: DURATION=2h, SEED=7
+	go -C internal/history run . -duration $(or $(DURATION),60s) $(if $(SEED),-seed $(SEED))
 
 interop: ## the conformance suite and real clients and servers
 	interop/run.sh

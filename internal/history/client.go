@@ -1,0 +1,365 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A kind is a way to be a client.
+type kind struct {
+	name   string
+	modern bool
+	dial   func(w *world, token string, to receiver) (wire, error)
+	leaves []string
+}
+
+var kinds = []kind{
+	{"WebSocket", false, dialWebSocket, []string{"close", "vanish"}},
+	{"HTTP", false, dialHTTP, []string{"close", "vanish"}},
+	{"SSE", false, dialSSE, []string{"vanish"}},
+	{"stdio", false, dialPipes, []string{"close", "vanish"}},
+	{"modern WebSocket", true, dialWebSocket, []string{"close", "vanish"}},
+	{"modern HTTP", true, dialModernHTTP, []string{"vanish"}},
+	{"modern stdio", true, dialPipes, []string{"close", "vanish"}},
+}
+
+func dialWebSocket(w *world, token string, to receiver) (wire, error) {
+	return dialSocket(w.url(), token, to)
+}
+
+func dialHTTP(w *world, token string, to receiver) (wire, error) {
+	return newPosts(w.url()+"/mcp", token, false, to), nil
+}
+
+func dialSSE(w *world, token string, to receiver) (wire, error) {
+	return openEventStream(w.url(), token, to)
+}
+
+func dialModernHTTP(w *world, token string, to receiver) (wire, error) {
+	return newPosts(w.url()+"/mcp", token, true, to), nil
+}
+
+// dialPipes is a client on stdio with a proxy of its own, which connects it to the proxy.
+func dialPipes(w *world, token string, to receiver) (wire, error) {
+	return runPipes([]string{w.binary, "connect", "ws://" + w.address + "/ws", "--header", "Authorization: Bearer " + token,
+		"--log-format", "json", "--log-level", "debug"}, filepath.Join(w.dir, "connect.log"), to)
+}
+
+// An operation is what a client asks for: a call of a server, or its list of tools.
+type operation struct {
+	Server string `json:"server"` // "" for a list
+	call
+
+	CancelAfter time.Duration `json:"cancelAfter,omitempty"` // 0: it is not cancelled
+}
+
+// A client is one that joined, with a name that no other has. Its goroutines end in leave.
+type client struct {
+	name  string
+	kind  *kind
+	wire  wire
+	rec   *recorder
+	plant *plant
+
+	over context.Context // done when the connection has ended, or nothing is waited for any more
+	end  context.CancelFunc
+
+	mu    sync.Mutex
+	last  int                      // of the ids of requests
+	open  map[string]*operation    // what an id asks for
+	wait  map[string]chan struct{} // by nonce: closed when there is an outcome
+	left  bool
+	hello chan bool // whether initialize was answered with a result; takes one
+}
+
+// join connects a client. It is nil if that failed, which the history says.
+func join(w *world, name string, k *kind, token string) *client {
+	c := &client{name: name, kind: k, rec: w.rec, plant: w.plant, open: map[string]*operation{},
+		wait: map[string]chan struct{}{}, hello: make(chan bool, 1)}
+	c.over, c.end = context.WithCancel(w.patience)
+	c.rec.add(name, Join, "", k.name)
+	var err error
+	if c.wire, err = k.dial(w, token, c); err == nil && !k.modern {
+		c.wire.send(&message{ID: json.RawMessage(`"hello"`), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,
+			"capabilities": object{"elicitation": object{}}, "clientInfo": object{"name": name, "version": "1"}})})
+		select {
+		case ok := <-c.hello:
+			if ok {
+				c.wire.send(&message{Method: "notifications/initialized"})
+				return c
+			}
+			err = fmt.Errorf("initialize failed")
+		case <-c.over.Done():
+			return nil
+		}
+	}
+	if err != nil {
+		c.ended(err)
+		if c.wire != nil {
+			c.wire.leave("vanish")
+		}
+		return nil
+	}
+	return c
+}
+
+// do sends an operation and waits for its outcome, or the end of the client. A cancelled operation
+// may have none: it is waited for as long as its answer may still come.
+func (c *client) do(o *operation) {
+	c.mu.Lock()
+	c.wait[o.Nonce] = make(chan struct{})
+	done := c.wait[o.Nonce]
+	c.mu.Unlock()
+	c.rec.add(c.name, Sent, o.Nonce, string(encode(o)))
+	c.request(o, object{})
+	if o.CancelAfter > 0 {
+		select {
+		case <-done:
+		case <-c.over.Done():
+		case <-time.After(o.CancelAfter):
+			c.cancel(o)
+			select {
+			case <-done:
+			case <-c.over.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		return
+	}
+	select {
+	case <-done:
+	case <-c.over.Done():
+	}
+}
+
+func (c *client) request(o *operation, more object) {
+	c.mu.Lock()
+	c.last++
+	id := strconv.Itoa(c.last)
+	c.open[id] = o
+	c.mu.Unlock()
+	p, method := more, "tools/list"
+	meta := object{}
+	if o.Server != "" {
+		method = "tools/call"
+		p["name"], p["arguments"] = o.Server+"__"+tool, o.call
+		if o.Progress > 0 {
+			meta["progressToken"] = o.Nonce
+		}
+	}
+	if c.kind.modern {
+		meta[metaVersion] = modernVersion
+		meta[metaClient] = object{"name": c.name, "version": "1"}
+		meta[metaCapabilities] = object{"elicitation": object{}}
+	}
+	if len(meta) > 0 {
+		p["_meta"] = meta
+	}
+	c.wire.send(&message{ID: json.RawMessage(id), Method: method, Params: encode(p)})
+}
+
+func (c *client) cancel(o *operation) {
+	if c.plant.is("lose a cancel", o.Nonce) {
+		c.rec.add(c.name, Cancel, o.Nonce, "")
+		c.rec.add(c.name, Cancel, o.Nonce, "sent")
+		return
+	}
+	c.mu.Lock()
+	id := ""
+	for i, open := range c.open {
+		if open == o {
+			id = i
+		}
+	}
+	c.mu.Unlock()
+	if id != "" {
+		c.rec.add(c.name, Cancel, o.Nonce, "")
+		c.wire.cancel(id)
+		c.rec.add(c.name, Cancel, o.Nonce, "sent")
+	}
+}
+
+// receive takes a message, as the planted fault leaves it.
+func (c *client) receive(m *message) {
+	for _, m := range c.plant.change(c, m) {
+		c.take(m)
+	}
+}
+
+func (c *client) take(m *message) {
+	switch {
+	case m.isResponse() && string(m.ID) == `"hello"`:
+		c.hello <- m.Error == nil
+	case m.isResponse():
+		c.response(m)
+	case m.Method == "elicitation/create" && m.isRequest():
+		c.question(m)
+	case m.Method == "notifications/progress":
+		p, _ := m.params()
+		c.rec.add(c.name, Progress, p.nonce(), fmt.Sprintf("%d %s", p.Progress, p.Message))
+	case m.Method == "notifications/tools/list_changed", m.Method == "notifications/cancelled": // of a question
+	case m.Method == "ping":
+		c.wire.send(&message{ID: m.ID, Result: json.RawMessage(`{}`)})
+	default:
+		c.rec.add(c.name, Odd, "", string(m.bytes()))
+	}
+}
+
+// question answers what the client is asked with the nonce of the call that asks.
+func (c *client) question(m *message) {
+	p, _ := m.params()
+	c.rec.add(c.name, Question, p.Message, "")
+	c.wire.send(&message{ID: m.ID, Result: encode(accept(p.Message))})
+}
+
+func accept(nonce string) object {
+	return object{"action": "accept", "content": object{"nonce": nonce}}
+}
+
+func (c *client) response(m *message) {
+	c.mu.Lock()
+	o := c.open[string(m.ID)]
+	c.mu.Unlock()
+	if o == nil {
+		c.rec.add(c.name, Odd, "", string(m.bytes()))
+		return
+	}
+	if m.Error != nil {
+		c.outcome(o, Failed, string(m.Error))
+		return
+	}
+	var r struct {
+		ResultType        string
+		StructuredContent json.RawMessage
+		RequestState      string
+		InputRequests     map[string]struct{ Params params }
+		Tools             []struct{ Name string }
+	}
+	if err := json.Unmarshal(m.Result, &r); err != nil {
+		c.rec.add(c.name, Odd, o.Nonce, string(m.bytes()))
+		return
+	}
+	switch {
+	case r.ResultType == "input_required":
+		replies := object{}
+		for key, q := range r.InputRequests {
+			c.rec.add(c.name, Question, q.Params.Message, "")
+			replies[key] = accept(q.Params.Message)
+		}
+		c.request(o, object{"inputResponses": replies, "requestState": r.RequestState})
+	case o.Server == "":
+		c.outcome(o, Result, string(encode(r.Tools)))
+	case r.StructuredContent == nil:
+		c.outcome(o, Result, string(m.Result))
+	default:
+		c.outcome(o, Result, string(r.StructuredContent))
+	}
+}
+
+func (c *client) outcome(o *operation, what What, text string) {
+	c.rec.add(c.name, what, o.Nonce, text)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.wait[o.Nonce]:
+	default:
+		close(c.wait[o.Nonce])
+	}
+}
+
+func (c *client) refused(id, why string) {
+	c.mu.Lock()
+	o := c.open[id]
+	c.mu.Unlock()
+	switch {
+	case id == `"hello"`:
+		c.hello <- false
+	case o != nil:
+		c.outcome(o, Failed, string(encode(object{"message": why})))
+	}
+}
+
+func (c *client) ended(err error) {
+	c.mu.Lock()
+	left := c.left
+	c.mu.Unlock()
+	if !left {
+		c.rec.add(c.name, Broken, "", err.Error())
+	}
+	c.end()
+}
+
+// leave ends the client, and returns when nothing more arrives.
+func (c *client) leave(how string) {
+	c.mu.Lock()
+	c.left = true
+	c.mu.Unlock()
+	c.rec.add(c.name, Left, "", how)
+	c.wire.leave(how)
+	c.rec.add(c.name, Gone, "", "")
+	c.end()
+}
+
+// A slot is where one client comes after the other. Each is a plan that a seed gives.
+type slot struct {
+	world *world
+	phase int
+	index int
+}
+
+// run lets clients come and go until ctx is done; then the last one leaves when its operations have ended.
+func (s *slot) run(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		random := rand.New(rand.NewPCG(s.world.seed, uint64(s.phase)<<40|uint64(s.index)<<24|uint64(n)))
+		k := &kinds[(s.index+n)%len(kinds)]
+		c := join(s.world, fmt.Sprintf("c%d.%d.%d", s.phase, n, s.index), k, s.world.token(s.index))
+		if c == nil {
+			sleep(ctx, 100*time.Millisecond)
+			continue
+		}
+		s.live(ctx, c, random)
+	}
+}
+
+// live sends the operations of a client, some at once, and leaves.
+func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
+	how := pick(random, c.kind.leaves)
+	abrupt := random.IntN(3) == 0 // leaves with operations open
+	var doing sync.WaitGroup
+	room := make(chan struct{}, 1+random.IntN(6)) // operations at once
+	for i := range 10 + random.IntN(60) {
+		o := s.world.plan(random, fmt.Sprintf("%s:%d", c.name, i))
+		select {
+		case room <- struct{}{}:
+		case <-c.over.Done():
+		}
+		if ctx.Err() != nil || c.over.Err() != nil {
+			break
+		}
+		doing.Go(func() {
+			c.do(o)
+			<-room
+		})
+		sleep(ctx, time.Duration(random.IntN(20))*time.Millisecond)
+	}
+	if !abrupt || ctx.Err() != nil {
+		doing.Wait()
+	}
+	c.leave(how)
+	doing.Wait()
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] }

@@ -1,0 +1,27 @@
+// Command history lets clients of all kinds use a proxy at random while its servers, hosts, networks and the
+// proxy itself fail at random, and judges what everybody has seen:
+//
+//	go run . -duration 60s -seed 7      one history, with faults
+//	go run . -plant all                 prove that the judge finds what it is for
+//
+//	clients ──► proxy ──┬── pipes ─────────► servers   each server process appends what it does to its journal
+//	                    ├── network ──► remote servers
+//	                    └── network ──► host ──► servers
+//
+// A seed gives the same plans of clients and faults again, not the same interleaving. -repeat says how often an
+// anomaly comes again.
+//
+// The promises that are judged:
+//
+//  1. A request has exactly one outcome, unless its client cancelled it or left, or its connection was broken by a
+//     fault; then it has one at most. A client on stdio that closes its end gets all outcomes.
+//  2. A call is executed at most once, exactly once if it has a result, and never if its error says not_sent.
+//  3. What a client gets belongs to what it asked for, and no two clients share a process of an isolated upstream.
+//  4. A cancellation reaches the call that was cancelled, before later calls on the same way, and no other call.
+//  5. Progress comes in order, before the answer, and all of it before a result.
+//  6. An error of the proxy names a cause that the faults explain, and an event that is in a log.
+//  7. What clients do to a register behind a shared server is linearizable.
+//  8. At the end there is no process left, and the proxy holds no more than when it was first quiet.
+//
+// All times are of the monotonic clock of the machine, so that the lines of all processes can be put in order.
+package main

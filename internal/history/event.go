@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Event is a line of a history: what a client or the nemesis did or saw, or what a server's
+// journal says.
+type Event struct {
+	At   int64  `json:"at"` // nanoseconds of the monotonic clock, which all processes share
+	By   string `json:"by"` // a client, a server with its process ("own/812"), or "nemesis"
+	What What   `json:"what"`
+	Of   string `json:"of,omitempty"` // the nonce of the operation
+	Text string `json:"text,omitempty"`
+}
+
+// What is the kind of an Event.
+type What string
+
+// What clients do and see. Text is given in brackets.
+const (
+	Join     What = "join"     // a client is about to connect [its kind]
+	Sent     What = "sent"     // is about to send an operation [an operation, as JSON]
+	Result   What = "result"   // got a result [the structured content]
+	Failed   What = "failed"   // got an error [the error object]
+	Cancel   What = "cancel"   // is about to cancel, or has done so ["sent"]
+	Progress What = "progress" // got progress [its number and message]
+	Question What = "question" // was asked something [the message]
+	Left     What = "left"     // is about to leave [in which way]
+	Gone     What = "gone"     // has left
+	Broken   What = "broken"   // its connection ended, and it did not do that [the error]
+	Odd      What = "odd"      // got what belongs to nothing that it knows
+)
+
+// What servers do.
+const (
+	Began     What = "began" // a request [the tool]
+	Asked     What = "asked" // its client something
+	Replied   What = "replied"
+	Effect    What = "effect"    // did what the call asks for, once
+	Ended     What = "ended"     // is about to answer
+	Cancelled What = "cancelled" // a request was cancelled
+	Started   What = "started"
+	Stopped   What = "stopped" // its stdin ended
+)
+
+// Fault is what the nemesis does [what, to whom], and Quiet that all of its faults are over.
+const (
+	Fault What = "fault"
+	Quiet What = "quiet"
+)
+
+func (e Event) String() string {
+	return fmt.Sprintf("%12.6f  %-14s %-9s %-10s %s", float64(e.At)/1e9, e.By, e.What, e.Of, e.Text)
+}
+
+// now is the time of events: that of the machine since its start.
+func now() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // fails for an unknown clock only
+	return t.Nano()
+}
+
+// A recorder collects the events of this process. It may be used by many goroutines.
+type recorder struct {
+	mu     sync.Mutex
+	events []Event
+}
+
+func (r *recorder) add(by string, what What, of, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, Event{now(), by, what, of, text})
+}
+
+// take returns the events so far.
+func (r *recorder) take() []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Event(nil), r.events...)
+}
+
+// A journal is the file of one server process. Each line is one write, so that a killed process
+// leaves whole lines.
+type journal struct {
+	by string
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+func openJournal(dir, name string) (*journal, error) {
+	file := filepath.Join(dir, fmt.Sprintf("%s-%d.jsonl", name, os.Getpid()))
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &journal{by: fmt.Sprintf("%s/%d", name, os.Getpid()), file: f}, nil
+}
+
+func (j *journal) add(what What, of, text string) {
+	line, err := json.Marshal(Event{now(), j.by, what, of, text})
+	if err != nil {
+		panic(err) // strings only
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if _, err := j.file.Write(append(line, '\n')); err != nil {
+		fmt.Fprintln(os.Stderr, "journal:", err)
+		os.Exit(1)
+	}
+}
+
+// readJournals returns the events of all server processes.
+func readJournals(dir string) ([]Event, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Event
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		lines := bufio.NewScanner(bytes.NewReader(text))
+		for lines.Scan() {
+			var e Event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}

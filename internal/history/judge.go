@@ -1,0 +1,445 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// An Anomaly is a promise that a history breaks.
+type Anomaly struct {
+	Rule int      `json:"rule"` // the number of the promise, see doc.go
+	What string   `json:"what"`
+	Of   []string `json:"of"` // the nonces, clients and servers that it is about
+
+	picture func(file string) error // draws it; nil for none
+}
+
+// A judge looks at a whole history.
+type judge struct {
+	events []Event // in order of time
+	logs   []byte  // of the proxy, the host and the clients' own proxies
+
+	calls     map[string]*record
+	clients   map[string]*life
+	faults    []Event
+	quiet     int64
+	anomalies []Anomaly
+}
+
+// A record is what a history says of one operation.
+type record struct {
+	nonce     string
+	client    string
+	op        operation
+	sent      int64
+	outcomes  []Event
+	cancel    *Event
+	cancelled int64 // when that was sent
+	progress  []Event
+	asked     []Event
+	began     []Event // servers', from here on
+	effects   []Event
+	ended     []Event
+	stopped   []Event // cancellations
+}
+
+// A life is what it says of one client.
+type life struct {
+	kind string
+	over int64 // when it left, or its connection ended; 0 if neither
+	why  Event
+}
+
+// judgeHistory returns the anomalies of a history.
+func judgeHistory(events []Event, logs []byte) []Anomaly {
+	j := &judge{events: slices.Clone(events), logs: logs, calls: map[string]*record{}, clients: map[string]*life{}}
+	slices.SortStableFunc(j.events, inTime)
+	for _, e := range j.events {
+		j.read(e)
+	}
+	j.connections()
+	for _, r := range j.calls {
+		j.outcome(r)
+		j.execution(r)
+		j.belongings(r)
+		j.cancellation(r)
+		j.order(r)
+		j.reasons(r)
+	}
+	j.isolation()
+	j.registers()
+	slices.SortStableFunc(j.anomalies, func(a, b Anomaly) int { return cmp.Compare(a.Rule, b.Rule) })
+	return j.anomalies
+}
+
+// inTime compares events by when they were.
+func inTime(a, b Event) int { return cmp.Compare(a.At, b.At) }
+
+func (j *judge) found(rule int, what string, of ...string) {
+	j.anomalies = append(j.anomalies, Anomaly{Rule: rule, What: what, Of: of})
+}
+
+// read sorts an event into what it is about.
+func (j *judge) read(e Event) {
+	switch e.What {
+	case Join:
+		j.clients[e.By] = &life{kind: e.Text}
+		return
+	case Left, Broken:
+		if c := j.clients[e.By]; c.over == 0 {
+			c.over, c.why = e.At, e
+		}
+		return
+	case Fault:
+		j.faults = append(j.faults, e)
+		return
+	case Quiet:
+		j.quiet = e.At
+		return
+	case Odd:
+		j.found(3, "a message that belongs to nothing: "+e.Text, e.By)
+		return
+	case Sent:
+		r := &record{nonce: e.Of, client: e.By, sent: e.At}
+		if err := json.Unmarshal([]byte(e.Text), &r.op); err != nil {
+			j.found(0, err.Error(), e.Of)
+		}
+		j.calls[e.Of] = r
+		return
+	}
+	r := j.calls[e.Of]
+	if r == nil {
+		if e.Of != "" {
+			j.found(3, fmt.Sprintf("%s for %q, which nobody has sent", e.What, e.Of), e.By)
+		}
+		return
+	}
+	r.add(e, j)
+}
+
+func (r *record) add(e Event, j *judge) {
+	if !strings.Contains(e.By, "/") && e.By != r.client {
+		j.found(3, fmt.Sprintf("%s got %s of %s's %s", e.By, e.What, r.client, r.nonce), r.nonce, e.By)
+		return
+	}
+	switch e.What {
+	case Result, Failed:
+		r.outcomes = append(r.outcomes, e)
+	case Cancel:
+		r.cancel = cmp.Or(r.cancel, &e)
+		r.cancelled = e.At
+	case Progress:
+		r.progress = append(r.progress, e)
+	case Question:
+		r.asked = append(r.asked, e)
+	case Began:
+		r.began = append(r.began, e)
+	case Effect:
+		r.effects = append(r.effects, e)
+	case Ended:
+		r.ended = append(r.ended, e)
+	case Cancelled:
+		r.stopped = append(r.stopped, e)
+	}
+}
+
+// connections judges that no connection of a client ended without a reason.
+func (j *judge) connections() {
+	for name, c := range j.clients {
+		if c.over > 0 && c.why.What == Broken &&
+			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "take descriptors") {
+			j.found(1, fmt.Sprintf("the connection of %s (%s) ended: %s", name, c.kind, c.why.Text), name)
+		}
+	}
+}
+
+// happened reports whether one of these faults began in the minute before a time. A fault may have effects
+// for so long as a host that is stopped, and pings that get no answer, take.
+func (j *judge) happened(at int64, faults ...string) bool {
+	return slices.ContainsFunc(j.faults, func(e Event) bool {
+		return e.At < at && at-e.At < int64(time.Minute) &&
+			slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(e.Text, f) })
+	})
+}
+
+// outcome judges that there is exactly one, or at most one if the client did not wait for it.
+func (j *judge) outcome(r *record) {
+	client := j.clients[r.client]
+	over := client.over
+	switch {
+	case len(r.outcomes) > 1:
+		j.found(1, fmt.Sprintf("%s has %d outcomes", r.nonce, len(r.outcomes)), r.nonce)
+	case len(r.outcomes) > 0 || r.cancel != nil:
+	case over == 0, j.waited(r, over), client.halfClosed() && r.sent < over && len(r.asked) == 0:
+		j.found(1, r.nonce+" has no outcome", r.nonce)
+	}
+}
+
+// halfClosed reports whether a client on stdio has only closed its end, and read what came until there was no more.
+// A question of the modern era is an answer then, to which it cannot reply.
+func (l *life) halfClosed() bool {
+	return strings.HasSuffix(l.kind, "stdio") && l.why.What == Left && l.why.Text == "close"
+}
+
+// waited reports whether a client has left only after it had waited for the outcome in vain.
+func (j *judge) waited(r *record, over int64) bool {
+	return j.quiet > 0 && over-max(j.quiet, r.sent) > int64(patience)-int64(time.Second)
+}
+
+// execution judges how often the call was executed.
+func (j *judge) execution(r *record) {
+	if len(r.effects) > 1 || len(r.began) > 1 {
+		j.found(2, fmt.Sprintf("%s began %d times and was executed %d times", r.nonce, len(r.began), len(r.effects)), r.nonce)
+	}
+	if r.op.Server == "" || len(r.outcomes) == 0 {
+		return
+	}
+	o := r.outcomes[0]
+	if o.What == Result && len(r.effects) == 0 {
+		j.found(2, r.nonce+" has a result and was not executed", r.nonce)
+	}
+	if readFailure(o).Data.Phase == "not_sent" && len(r.effects)+len(r.began) > 0 && !r.op.Ask {
+		j.found(2, r.nonce+" was executed and its error says not_sent", r.nonce)
+	}
+}
+
+// A failure is an error of the proxy.
+type failure struct {
+	Code    int
+	Message string
+	Data    struct{ Reason, Cause, Phase, Event, Upstream string }
+}
+
+func readFailure(e Event) (f failure) {
+	if e.What == Failed {
+		_ = json.Unmarshal([]byte(e.Text), &f) // of another shape it is none of ours
+	}
+	return f
+}
+
+// belongings judges that what came belongs to the call.
+func (j *judge) belongings(r *record) {
+	for _, o := range r.outcomes {
+		if o.What != Result {
+			continue
+		}
+		if r.op.Server == "" {
+			j.list(r, o)
+			continue
+		}
+		var a answer
+		if err := json.Unmarshal([]byte(o.Text), &a); err != nil || a.Nonce != r.nonce ||
+			!strings.HasPrefix(a.Server, r.op.Server+"/") || r.op.Ask && a.Reply != r.nonce {
+			j.found(3, fmt.Sprintf("%s to %s got %s", r.nonce, r.op.Server, o.Text), r.nonce, a.Nonce)
+		}
+	}
+	for _, p := range r.progress {
+		if _, of, _ := strings.Cut(p.Text, " "); of != r.nonce || r.op.Progress == 0 {
+			j.found(3, fmt.Sprintf("%s got the progress of %s", r.nonce, of), r.nonce, of)
+		}
+	}
+	if len(r.asked) > 1 || len(r.asked) > 0 && !r.op.Ask {
+		j.found(3, fmt.Sprintf("%s was asked %d times", r.nonce, len(r.asked)), r.nonce)
+	}
+	for _, e := range slices.Concat(r.began, r.effects) {
+		if !strings.HasPrefix(e.By, r.op.Server+"/") {
+			j.found(3, fmt.Sprintf("%s to %s came to %s", r.nonce, r.op.Server, e.By), r.nonce)
+		}
+	}
+}
+
+// list judges a list of tools: each is one of ours, and none is there twice.
+func (j *judge) list(r *record, o Event) {
+	var tools []struct{ Name string }
+	_ = json.Unmarshal([]byte(o.Text), &tools) // no list has no tools
+	seen := map[string]bool{}
+	for _, t := range tools {
+		server, name, _ := strings.Cut(t.Name, "__")
+		if name != tool || seen[server] || !slices.Contains(append(servers, "spare"), server) {
+			j.found(3, fmt.Sprintf("%s lists %s", r.nonce, t.Name), r.nonce)
+		}
+		seen[server] = true
+	}
+}
+
+// isolation judges that no two clients share a process of an isolated upstream.
+func (j *judge) isolation() {
+	of := map[string]string{}
+	for _, e := range j.events {
+		r := j.calls[e.Of]
+		if e.What != Began || r == nil || !strings.HasPrefix(e.By, "own/") && !strings.HasPrefix(e.By, "far/") {
+			continue
+		}
+		owner := j.owner(r.client)
+		if other := of[e.By]; other != "" && other != owner {
+			j.found(3, fmt.Sprintf("%s and %s share %s", other, owner, e.By), r.nonce, e.By)
+		}
+		of[e.By] = owner
+	}
+}
+
+// owner returns whose the session of a client is: its own, or over modern HTTP its principal's.
+func (j *judge) owner(client string) string {
+	if j.clients[client].kind != "modern HTTP" {
+		return client
+	}
+	return principalOf(client)
+}
+
+// cancellation judges that a cancellation reaches the call that was cancelled, and no other one.
+func (j *judge) cancellation(r *record) {
+	over := j.clients[r.client].over
+	for _, e := range r.stopped {
+		gone := over > 0 && over < e.At
+		if r.cancel == nil && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "cut", "half-open",
+			"stop host", "restart host", "kill host", "corrupt", "delay", "slice", "take descriptors") {
+			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
+		}
+	}
+	if r.cancel == nil || len(r.began) == 0 || len(r.ended) > 0 && r.ended[0].At < r.cancelled {
+		return
+	}
+	later := j.later(r)
+	switch {
+	case j.died(r.began[0].By, r.cancelled), len(r.outcomes) > 0 && len(r.ended) == 0:
+	case len(r.stopped) == 0 && len(r.ended) > 0, later > 0 && (len(r.stopped) == 0 || r.stopped[0].At > later):
+		j.found(4, r.nonce+" was cancelled, but its server was not told, or went on before", r.nonce)
+	}
+}
+
+// later returns when the server of a cancelled call began with one that the client sent after the cancellation,
+// on a way that keeps messages in order; 0 for never.
+func (j *judge) later(r *record) int64 {
+	kind := strings.TrimPrefix(j.clients[r.client].kind, "modern ")
+	if strings.Contains(r.op.Server, "remote") || kind != "WebSocket" && kind != "stdio" {
+		return 0
+	}
+	for _, other := range j.calls {
+		if other.client == r.client && other.sent > r.cancelled &&
+			len(other.began) > 0 && other.began[0].By == r.began[0].By {
+			return other.began[0].At
+		}
+	}
+	return 0
+}
+
+// died reports whether a server or its connection may have ended after a call began.
+func (j *judge) died(server string, at int64) bool {
+	name, _, _ := strings.Cut(server, "/")
+	return j.happened(at+int64(30*time.Second), "kill", "stop", "cut", "half-open", "corrupt", "restart", "reload",
+		"withdraw", "take", "delay "+name)
+}
+
+// order judges that progress comes in order and before the answer, and all of it before a result.
+func (j *judge) order(r *record) {
+	last := "0"
+	for _, p := range r.progress {
+		n, _, _ := strings.Cut(p.Text, " ")
+		if n <= last || len(r.outcomes) > 0 && p.At > r.outcomes[0].At {
+			j.found(5, fmt.Sprintf("%s got progress %s after %s, or after its answer", r.nonce, n, last), r.nonce)
+		}
+		last = n
+	}
+	if len(r.outcomes) == 1 && r.outcomes[0].What == Result && len(r.progress) < r.op.Progress {
+		j.found(5, fmt.Sprintf("%s got %d of %d notifications before its result", r.nonce, len(r.progress), r.op.Progress), r.nonce)
+	}
+}
+
+// allowed are the faults that explain a cause, by how its text begins.
+var allowed = map[string][]string{
+	"signal: ":      {"kill server", "restart", "kill host", "kill proxy", "reload"},
+	"stdin closed":  {"kill", "restart", "reload"},
+	"stdout closed": {"kill", "restart", "reload"},
+	"exit status":   {"kill", "restart", "reload", "take descriptors"},
+	"start failed":  {"kill", "restart", "take descriptors", "cut", "half-open", "corrupt", "stop", "reload"},
+	"start timeout": {"stop", "half-open", "delay", "slice"},
+	"link lost": {"cut link", "kill host", "restart host", "stop host", "half-open link", "corrupt link", "delay link",
+		"slice link", "take descriptors", "restart proxy"},
+	"host stopped":       {"restart host", "restart proxy"},
+	"no answer to pings": {"stop host", "half-open link", "delay link", "slice link"},
+	"connection":         {"kill", "cut", "half-open", "stop", "restart", "take descriptors", "withdraw token"},
+	"connect":            {"kill", "cut", "half-open", "stop", "restart", "take descriptors"},
+	"stream ended":       {"kill", "cut", "half-open", "restart"},
+	"request failed":     {"kill", "cut", "half-open", "restart", "take descriptors"},
+	"HTTP 404":           {"kill remote"},
+	"HTTP 503":           {"restart proxy", "take descriptors"},
+	"bad answer":         {"corrupt"},
+	"initialize refused": {"restart proxy", "withdraw token"},
+	"HTTP 401":           {"withdraw token"},
+	"upstream changed":   {"reload", "withdraw token"},
+	"token withdrawn":    {"withdraw token"},
+	"not opened in time": {"stop host", "half-open link", "delay link", "slice link", "take descriptors"},
+	"closed":             {"kill", "cut", "restart"},
+	"WebSocket":          {"restart proxy", "kill proxy", "withdraw token"},
+}
+
+// reasons judges that an error has a reason: it names an event that was logged, and a cause that the nemesis is.
+func (j *judge) reasons(r *record) {
+	for _, o := range r.outcomes {
+		if o.What != Failed {
+			continue
+		}
+		f := readFailure(o)
+		switch over := j.clients[r.client].over; {
+		case over > 0 && over < o.At, r.cancel != nil && f.Code == -32800:
+		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
+			strings.HasPrefix(j.clients[r.client].kind, "modern")):
+		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
+		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&
+			j.happened(o.At, "restart proxy", "withdraw token"): // its own
+		case f.Data.Phase == "not_sent" && strings.Contains(f.Message, "has not connected yet"): // nothing has ended
+		case f.Data.Reason == "" || f.Data.Event == "" && f.Data.Reason == "connection_closed":
+			j.found(6, fmt.Sprintf("%s got an error without a reason or an event: %s", r.nonce, o.Text), r.nonce)
+		case f.Data.Event != "" && !bytes.Contains(j.logs, []byte(f.Data.Event)) && !j.killedAfter(r, o.At):
+			j.found(6, fmt.Sprintf("%s got the event %s, which no log has", r.nonce, f.Data.Event), r.nonce)
+		case !j.explained(f.Data.Cause, o.At):
+			j.found(6, fmt.Sprintf("%s got the cause %q, which nothing explains: %s", r.nonce, f.Data.Cause, o.Text), r.nonce)
+		}
+	}
+}
+
+// killedAfter reports whether a proxy that may have answered was killed before it gathered for one line what
+// failed together, which takes 5 s at most.
+func (j *judge) killedAfter(r *record, at int64) bool {
+	soon := at + int64(6*time.Second)
+	client := j.clients[r.client]
+	return strings.HasSuffix(client.kind, "stdio") && client.why.Text == "vanish" && client.over < soon ||
+		slices.ContainsFunc(j.faults, func(e Event) bool {
+			return (strings.HasPrefix(e.Text, "kill proxy") || strings.HasPrefix(e.Text, "kill host")) && e.At > at && e.At < soon
+		})
+}
+
+func (j *judge) explained(cause string, at int64) bool {
+	for begin, faults := range allowed {
+		if strings.HasPrefix(cause, begin) && j.happened(at, faults...) {
+			return true
+		}
+	}
+	return false
+}
+
+// show returns the part of a history that an anomaly is about, in order of time.
+func show(a Anomaly, events []Event) []Event {
+	var shown []Event
+	first, last := int64(0), int64(0)
+	for _, e := range events {
+		if slices.Contains(a.Of, e.Of) && e.Of != "" {
+			first, last = cmp.Or(first, e.At), e.At
+		}
+	}
+	for _, e := range events {
+		client, _, _ := strings.Cut(a.Of[0], ":")
+		switch {
+		case slices.Contains(a.Of, e.Of) && e.Of != "",
+			(e.By == client || slices.Contains(a.Of, e.By)) && e.Of == "",
+			e.What == Fault && e.At > first-int64(10*time.Second) && e.At < last+int64(time.Second):
+			shown = append(shown, e)
+		}
+	}
+	return shown
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// history makes one of lines "BY WHAT OF TEXT", a millisecond apart; "-" is for no operation.
+func history(lines string) (events []Event) {
+	for i, line := range strings.Split(strings.TrimSpace(lines), "\n") {
+		f := append(strings.SplitN(strings.TrimSpace(line), " ", 4), "", "")
+		events = append(events, Event{int64(i+1) * 1e6, f[0], What(f[1]), strings.TrimPrefix(f[2], "-"), f[3]})
+	}
+	return events
+}
+
+func TestJudge(t *testing.T) {
+	const (
+		join = "c0 join - WebSocket\nc1 join - stdio\n"
+		sent = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
+		runs = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
+		good = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
+		lost = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
+		slow = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
+		next = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
+	)
+	lostIn, lostBefore := fmt.Sprintf(lost, "in_flight"), fmt.Sprintf(lost, "not_sent")
+	for _, tt := range []struct {
+		name, events string
+		want         []int // the promises that are broken
+	}{
+		{"a call", join + sent + runs + good, nil},
+		{"no outcome", join + sent + runs, []int{1}},
+		{"no outcome for a client that left", join + sent + runs + "c0 left - close", nil},
+		{"no outcome at a half-close", join + strings.ReplaceAll(sent, "c0", "c1") + runs + "c1 left - close", []int{1}},
+		{"sent after a half-close", join + "c1 left - close\n" + strings.ReplaceAll(sent, "c0", "c1"), nil},
+		{"two outcomes", join + sent + runs + good + good, []int{1}},
+		{"a connection that ends", join + sent + runs + good + "c0 broken - EOF", []int{1}},
+		{"a connection that a fault ends", join + "nemesis fault - kill proxy proxy\n" + sent + "c0 broken - EOF", nil},
+		{"a result of nothing", join + sent + good, []int{2}},
+		{"executed twice", join + sent + runs + "common/1 effect a\n" + good, []int{2}},
+		{"killed", join + sent + "common/1 began a\nnemesis fault - kill server common\n" + lostIn, nil},
+		{"executed, not sent", join + sent + runs + "nemesis fault - kill server common\n" + lostBefore, []int{2}},
+		{"an error that nothing explains", join + sent + "common/1 began a\n" + lostIn, []int{6}},
+		{"an event that no log has", join + sent + "nemesis fault - kill server common\n" + strings.Replace(lostIn, "e1", "e2", 1), []int{6}},
+		{"another's result", join + sent + runs + strings.Replace(good, `"a"`, `"b"`, 1), []int{3}},
+		{"another server's result", join + sent + runs + strings.Replace(good, "common/1", "own/1", 1), []int{3}},
+		{"progress of another", join + sent + "c1 progress a 1 a\n" + runs + good, []int{3}},
+		{"progress after the answer", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good + "c0 progress a 1 a", []int{5}},
+		{"progress that is missing", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good, []int{5}},
+		{"cancelled", join + slow + "common/1 cancelled a\n" + next, nil},
+		{"cancelled, and its server was not told", join + slow + next, []int{4}},
+		{"cancelled, and its server was told late", join + slow + next + "common/1 cancelled a", []int{4}},
+		{"cancelled by nobody", join + sent + "common/1 began a\ncommon/1 cancelled a\n" + lostIn, []int{4, 6}},
+		{"a shared process", join + "c0 sent a {\"server\":\"own\"}\nc1 sent b {\"server\":\"own\"}\nown/1 began a\nown/1 began b\nc0 left - vanish\nc1 left - vanish", []int{3}},
+		{"a stale read", join + "c0 sent a " + `{"server":"common","do":"set","key":"x","value":1}` + "\n" + runs +
+			"c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\nc0 sent b " + `{"server":"common","do":"get","key":"x"}` + "\n" +
+			"common/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1","value":0}`, []int{7}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var rules []int
+			found := judgeHistory(history(tt.events), []byte("e1"))
+			for _, a := range found {
+				if !slices.Contains(rules, a.Rule) {
+					rules = append(rules, a.Rule)
+				}
+			}
+			if !slices.Equal(rules, tt.want) {
+				t.Errorf("broken promises %v, want %v: %+v", rules, tt.want, found)
+			}
+		})
+	}
+}
+
+// What two quiet moments differ by is no more than what is kept for reuse.
+func TestLeftBehind(t *testing.T) {
+	dir := t.TempDir()
+	first := sample{pid: 1, servers: 2, descriptors: 30, goroutines: 50, private: 20_000}
+	for _, tt := range []struct {
+		then  sample
+		found int
+	}{
+		{first, 0},
+		{sample{pid: 1, servers: 4, descriptors: 40, goroutines: 70, private: 30_000}, 0},
+		{sample{pid: 2, servers: 2, descriptors: 300, goroutines: 50, private: 20_000}, 0}, // another process
+		{sample{pid: 1, servers: 2, descriptors: 60, goroutines: 50, private: 20_000}, 1},
+		{sample{pid: 1, servers: 2, descriptors: 30, goroutines: 90, private: 20_000}, 1},
+	} {
+		if found := leftBehind(dir, []sample{first, tt.then}); len(found) != tt.found {
+			t.Errorf("%v: %v", tt.then, found)
+		}
+	}
+	growing := []sample{first, first, first, first, first, first}
+	growing[5].private = 200_000
+	if found := leftBehind(dir, growing); len(found) != 1 {
+		t.Errorf("memory that grows: %v", found)
+	}
+}

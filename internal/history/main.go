@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// patience is how long clients wait for outcomes when all faults are over: a link that is dead without
+	// saying so is noticed in 3 s here, and what backs off tries again within 10 s.
+	patience = 30 * time.Second
+
+	// phase is how long clients and faults go on before everything becomes quiet.
+	phase = 15 * time.Second
+)
+
+type options struct {
+	duration time.Duration
+	seed     uint64
+	clients  int
+	faults   bool
+	repeat   int
+	plant    string
+	proxy    string // its binary
+	dir      string
+}
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "server":
+		err = runServer(os.Args[2:])
+	case len(os.Args) > 1 && os.Args[1] == "idle":
+		time.Sleep(time.Minute)
+	default:
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		err = check(ctx, parse())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "history:", err)
+		os.Exit(1)
+	}
+}
+
+func parse() options {
+	o := options{}
+	flag.DurationVar(&o.duration, "duration", time.Minute, "how long clients and faults go on, in all")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the plans of clients and faults")
+	flag.IntVar(&o.clients, "clients", 14, "how many clients there are at a time")
+	flag.BoolVar(&o.faults, "faults", true, "do faults")
+	flag.IntVar(&o.repeat, "repeat", 1, "make so many histories of the same plans, and say how many have an anomaly")
+	flag.StringVar(&o.plant, "plant", "", "plant a `fault`, or all of them one after the other, which the judge must find: "+
+		strings.Join(plants, ", "))
+	flag.StringVar(&o.proxy, "proxy", "", "check this `binary` instead of building this tree's")
+	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
+	flag.Parse()
+	return o
+}
+
+// check makes a history and judges it, or proves the judge.
+func check(ctx context.Context, o options) error {
+	kept := o.dir != ""
+	var err error
+	if o.dir, err = directory(o.dir); err != nil {
+		return err
+	}
+	if o.proxy, err = build(o); err != nil {
+		return err
+	}
+	if o.plant == "all" {
+		return prove(ctx, o)
+	}
+	failed := 0
+	for range o.repeat {
+		r, err := o.run(ctx, o.plant)
+		if err != nil {
+			return err
+		}
+		r.print(os.Stdout)
+		if len(r.anomalies) > 0 {
+			failed++
+		}
+	}
+	switch {
+	case failed > 0:
+		return fmt.Errorf("%d of %d histories have an anomaly, seed %d; all files are in %s", failed, o.repeat, o.seed, o.dir)
+	case !kept:
+		return os.RemoveAll(o.dir)
+	}
+	return nil
+}
+
+func directory(dir string) (string, error) {
+	if dir == "" {
+		return os.MkdirTemp("", "history")
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+// build returns the proxy's binary.
+func build(o options) (string, error) {
+	if o.proxy != "" {
+		return filepath.Abs(o.proxy)
+	}
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	binary := filepath.Join(o.dir, "mcp-proxy")
+	cmd := exec.Command("go", "build", "-o", binary, "./cmd/mcp-proxy")
+	cmd.Dir, cmd.Stderr = filepath.Join(string(bytes.TrimSpace(root)), "..", ".."), os.Stderr
+	return binary, cmd.Run()
+}
+
+// prove plants one fault after the other, without others, and fails if the judge misses one, or finds
+// something where there is none.
+func prove(ctx context.Context, o options) error {
+	o.faults, o.duration = false, 5*time.Second
+	missed := 0
+	for _, name := range append([]string{""}, plants...) {
+		r, err := o.run(ctx, name)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("planted %q, seed %d: %d anomalies\n", name, o.seed, len(r.anomalies))
+		if len(r.anomalies) > 0 {
+			r.printAnomaly(os.Stdout, r.anomalies[0])
+		}
+		if (name == "") != (len(r.anomalies) == 0) {
+			missed++
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d planted faults were missed, or found where there is none", missed)
+	}
+	return nil
+}
+
+// run makes one history in a directory of its own, and judges it.
+func (o options) run(ctx context.Context, planted string) (*report, error) {
+	var p *plant
+	if planted != "" {
+		if !slices.Contains(plants, planted) {
+			return nil, fmt.Errorf("there is no fault %q to plant", planted)
+		}
+		p = &plant{name: planted}
+	}
+	dir, err := os.MkdirTemp(o.dir, "run")
+	if err != nil {
+		return nil, err
+	}
+	w, err := newWorld(dir, o.proxy, o.seed, p)
+	if err != nil {
+		return nil, errors.Join(err, fmt.Errorf("see %s", dir))
+	}
+	began := time.Now()
+	var samples []sample
+	for n := 0; time.Since(began) < o.duration && ctx.Err() == nil; n++ {
+		w.patience, w.giveUp = context.WithCancel(context.Background())
+		o.phase(ctx, w, n, min(phase, o.duration-time.Since(began)))
+		s, err := w.settle()
+		if err != nil {
+			return nil, err
+		}
+		samples = append(samples, s)
+	}
+	w.stop()
+	return w.judge(samples)
+}
+
+// phase lets clients and faults go on for a time, and returns when the clients have left.
+func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
+	ctx, stop := context.WithTimeout(ctx, d)
+	defer stop()
+	var clients sync.WaitGroup
+	for i := range o.clients {
+		s := &slot{w, n, i}
+		clients.Go(func() { s.run(ctx) })
+	}
+	if o.faults {
+		(&nemesis{world: w, random: rand.New(rand.NewPCG(o.seed, uint64(n))), faults: faults}).run(ctx)
+	} else {
+		<-ctx.Done()
+		w.rec.add("nemesis", Quiet, "", "")
+	}
+	late := time.AfterFunc(patience, w.giveUp)
+	clients.Wait()
+	late.Stop()
+	w.giveUp()
+}

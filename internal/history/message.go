@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// A message is one of JSON-RPC. The checker reads messages with the standard library alone, so that
+// it shares no defect with what it checks.
+type message struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   json.RawMessage `json:"error,omitempty"`
+}
+
+func (m *message) isRequest() bool  { return m.Method != "" && m.ID != nil }
+func (m *message) isResponse() bool { return m.Method == "" }
+
+func (m *message) bytes() []byte {
+	m.Version = "2.0"
+	return encode(m)
+}
+
+// object is a JSON object that is being made.
+type object map[string]any
+
+// encode returns the JSON of a value that always has one.
+func encode(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("%#v: %v", v, err))
+	}
+	return text
+}
+
+// Names of the revision 2026-07-28.
+const (
+	modernVersion = "2026-07-28"
+	legacyVersion = "2025-11-25"
+
+	metaVersion      = "io.modelcontextprotocol/protocolVersion"
+	metaClient       = "io.modelcontextprotocol/clientInfo"
+	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
+)
+
+// params are what the checker reads of the params of any message.
+type params struct {
+	Name      string `json:"name,omitempty"`
+	Arguments call   `json:"arguments"`
+	Meta      struct {
+		ProgressToken json.RawMessage `json:"progressToken,omitempty"`
+		Version       string          `json:"io.modelcontextprotocol/protocolVersion,omitempty"`
+	} `json:"_meta"`
+	InputResponses map[string]json.RawMessage `json:"inputResponses,omitempty"`
+	RequestState   string                     `json:"requestState,omitempty"`
+
+	RequestID     json.RawMessage `json:"requestId,omitempty"`     // of a cancellation
+	ProgressToken json.RawMessage `json:"progressToken,omitempty"` // of progress; clients give a nonce
+	Progress      int             `json:"progress,omitempty"`
+	Message       string          `json:"message,omitempty"` // of progress and questions: the nonce of the call
+}
+
+func (m *message) params() (p params, err error) {
+	if m.Params != nil {
+		err = json.Unmarshal(m.Params, &p)
+	}
+	return p, err
+}
+
+// nonce returns the nonce that a client gave as the token of progress; "" for another token.
+func (p *params) nonce() (nonce string) {
+	_ = json.Unmarshal(p.ProgressToken, &nonce)
+	return nonce
+}
+
+// A call is what clients ask of servers: the arguments of the one tool.
+type call struct {
+	Nonce    string `json:"nonce"`
+	MS       int    `json:"ms,omitempty"`       // how long it takes
+	Progress int    `json:"progress,omitempty"` // how many notifications it sends
+	Ask      bool   `json:"ask,omitempty"`      // asks the client before it has its effect
+
+	// Of a register of the server, instead of nothing: get returns its value, set sets it to
+	// Value, and add counts it up by one and returns the sum.
+	Do    string `json:"do,omitempty"`
+	Key   string `json:"key,omitempty"`
+	Value int    `json:"value,omitempty"`
+}
+
+// An answer is the structured content of a result.
+type answer struct {
+	Nonce  string `json:"nonce"`
+	Server string `json:"server"` // with its process
+	Reply  string `json:"reply,omitempty"`
+	Value  int    `json:"value"`
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"hash/fnv"
+	"strings"
+	"sync"
+)
+
+// A plant is a fault that this program makes between the proxy and a client, or that its servers make, to prove
+// that the judge finds it. A nil plant makes none.
+type plant struct {
+	name string
+
+	mu   sync.Mutex
+	kept map[*client]*message // what a fault holds back, by the client
+	last *message
+}
+
+// plants are the faults that can be planted, and what finds them.
+var plants = []string{
+	"answer twice", "lose an answer", "swap two answers", "deny an execution", "lose a cancel", // clients'
+	"send progress late", "lose progress", "give progress to another",
+	"execute twice", "cancel another", "forget a write", "leave a process", // servers'
+}
+
+// server returns the fault for the servers.
+func (p *plant) server() string {
+	if p == nil {
+		return ""
+	}
+	return p.name
+}
+
+func (p *plant) is(name, nonce string) bool { return p != nil && p.name == name && planted(nonce) }
+
+// planted chooses the operations to which a planted fault is done: one in sixteen.
+func planted(nonce string) bool {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(nonce)) // never fails
+	return h.Sum32()%16 == 0
+}
+
+// change returns what a client receives instead of m.
+func (p *plant) change(c *client, m *message) []*message {
+	if p == nil {
+		return []*message{m}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kept == nil {
+		p.kept = map[*client]*message{}
+	}
+	nonce := c.nonceOf(m)
+	if !planted(nonce) && p.name != "swap two answers" {
+		return []*message{m}
+	}
+	isResult := m.isResponse() && strings.Contains(string(m.Result), "structuredContent")
+	isProgress := m.Method == "notifications/progress"
+	switch {
+	case p.name == "answer twice" && isResult:
+		return []*message{m, m}
+	case p.name == "lose an answer" && isResult, p.name == "lose progress" && isProgress:
+		return nil
+	case p.name == "deny an execution" && isResult:
+		return []*message{{ID: m.ID, Error: json.RawMessage(`{"code":-32603,"message":"Connection closed","data":` +
+			`{"reason":"connection_closed","cause":"link lost","phase":"not_sent","retryable":true}}`)}}
+	case p.name == "swap two answers" && isResult:
+		other := p.last
+		p.last = m
+		if other != nil && planted(nonce) {
+			return []*message{{ID: m.ID, Result: other.Result}}
+		}
+	case p.name == "send progress late" && isProgress:
+		p.kept[c] = m
+		return nil
+	case p.name == "send progress late" && isResult && p.kept[c] != nil:
+		late := p.kept[c]
+		delete(p.kept, c)
+		return []*message{m, late}
+	case p.name == "give progress to another" && isProgress:
+		q, _ := m.params()
+		return []*message{{Method: m.Method, Params: encode(object{
+			"progressToken": "c0.0.0:0", "progress": q.Progress, "message": q.Message})}}
+	}
+	return []*message{m}
+}
+
+// nonceOf returns the nonce of the operation to which a message belongs.
+func (c *client) nonceOf(m *message) string {
+	if p, err := m.params(); err == nil && p.nonce() != "" {
+		return p.nonce()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.open[string(m.ID)]; o != nil && m.isResponse() {
+		return o.Nonce
+	}
+	return ""
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"golang.org/x/sys/unix"
+)
+
+// A register is the file that keeps the registers of a server over its processes, by key.
+type register string
+
+// apply does what a call asks for, and returns the value that its result has.
+func (r register) apply(a call) (int, error) {
+	if a.Do == "" {
+		return 0, nil
+	}
+	lock, err := os.OpenFile(string(r)+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer lock.Close() // unlocks
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return 0, err
+	}
+	values := map[string]int{}
+	text, err := os.ReadFile(string(r))
+	if err == nil {
+		err = json.Unmarshal(text, &values)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	switch a.Do {
+	case "get":
+		return values[a.Key], nil
+	case "set":
+		values[a.Key] = a.Value
+	case "add":
+		values[a.Key]++
+	}
+	if err := os.WriteFile(string(r)+".new", encode(values), 0o600); err != nil {
+		return 0, err
+	}
+	// A process that is killed leaves the old file or the new one.
+	return values[a.Key], os.Rename(string(r)+".new", string(r))
+}
+
+// registerModel is what the registers of one key do, for the checker: the input is a call, and the output its
+// value. An output of nil is unknown: then the call has happened, or has not.
+var registerModel = porcupine.Model{
+	Init: func() any { return 0 },
+	Step: func(state, input, output any) (bool, any) {
+		was, a := state.(int), input.(call)
+		is := was
+		switch a.Do {
+		case "set":
+			is = a.Value
+		case "add":
+			is++
+		}
+		return output == nil || output.(int) == is, is
+	},
+	DescribeOperation: func(input, output any) string {
+		a := input.(call)
+		return fmt.Sprintf("%s %s %d: %v", a.Nonce, a.Do, a.Value, output)
+	},
+}
+
+// registers judges that the operations on each register are linearizable. What has an unknown outcome may
+// have happened at any time after it was sent, or never; what was executed has happened.
+func (j *judge) registers() {
+	of := map[string][]porcupine.Operation{}
+	clients := map[string]int{}
+	for _, r := range j.calls {
+		if r.op.Do == "" || len(r.effects) == 0 { // what had no effect did nothing
+			continue
+		}
+		if clients[r.client] == 0 {
+			clients[r.client] = len(clients) + 1
+		}
+		o := porcupine.Operation{ClientId: clients[r.client], Input: r.op.call, Call: r.sent, Return: math.MaxInt64}
+		if len(r.outcomes) > 0 && r.outcomes[0].What == Result {
+			var a answer
+			if json.Unmarshal([]byte(r.outcomes[0].Text), &a) != nil || a.Nonce != r.nonce {
+				continue // that is an anomaly by itself
+			}
+			o.Output, o.Return = a.Value, r.outcomes[0].At
+		} else if r.op.Do == "get" {
+			continue
+		}
+		key := r.op.Server + " " + r.op.Key
+		of[key] = append(of[key], o)
+	}
+	for key, operations := range of {
+		result, info := porcupine.CheckOperationsVerbose(registerModel, operations, 20*time.Second)
+		if result == porcupine.Illegal {
+			what := fmt.Sprintf("the %d operations on the register %s are not linearizable", len(operations), key)
+			j.anomalies = append(j.anomalies, Anomaly{7, what, []string{key},
+				func(file string) error { return porcupine.VisualizePath(registerModel, info, file) }})
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// A server is the MCP server of one process. It speaks one era, and has one tool, which does what its
+// arguments say and journals that.
+type server struct {
+	name     string
+	modern   bool
+	journal  *journal
+	register register
+	fault    string // what it does wrong, one of plants; "" for nothing
+}
+
+// runServer is the program of a server: on stdin and stdout, or at an address.
+func runServer(args []string) error {
+	flags := flag.NewFlagSet("server", flag.ExitOnError)
+	name := flags.String("name", "server", "its `name` in the journal")
+	dir := flags.String("journal", ".", "`directory` of the journal and the register")
+	era := flags.String("era", "legacy", "legacy or modern")
+	listen := flags.String("listen", "", "serve Streamable HTTP at this `address`, not stdin")
+	fault := flags.String("plant", "", "the planted `fault`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	j, err := openJournal(*dir, *name)
+	if err != nil {
+		return err
+	}
+	s := &server{*name, *era == "modern", j, register(*dir + "/" + *name + ".register"), *fault}
+	j.add(Started, "", "")
+	if s.fault == "leave a process" {
+		if err := startDetached(*dir); err != nil {
+			return err
+		}
+	}
+	if *listen != "" {
+		return s.serveHTTP(*listen)
+	}
+	return s.serveStdio()
+}
+
+func (s *server) serveStdio() error {
+	var mu sync.Mutex
+	c := newConnection(s, func(_ string, m *message) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = os.Stdout.Write(append(m.bytes(), '\n')) // whoever is gone will not read it
+	})
+	lines := linesOf(os.Stdin)
+	for lines.Scan() {
+		var m message
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			return fmt.Errorf("%s: %w", lines.Bytes(), err)
+		}
+		c.handle(context.Background(), &m)
+	}
+	s.journal.add(Stopped, "", "")
+	return lines.Err()
+}
+
+// A connection is what one client has: a session of the legacy era, or a pair of pipes.
+type connection struct {
+	*server
+	send func(request string, m *message) // that belongs to a request, by its id; it may be called by many goroutines
+
+	mu        sync.Mutex
+	running   map[string]*running     // by the id of the request
+	questions map[string]chan message // by the id of the question; each takes one reply
+	asked     int
+}
+
+type running struct {
+	nonce string
+	stop  context.CancelFunc
+}
+
+func newConnection(s *server, send func(string, *message)) *connection {
+	return &connection{server: s, send: send, running: map[string]*running{}, questions: map[string]chan message{}}
+}
+
+// handle takes a message. A request is answered by a goroutine of its own; done is closed then.
+func (c *connection) handle(ctx context.Context, m *message) (done <-chan struct{}) {
+	p, err := m.params()
+	if err != nil {
+		c.reply(m, nil, object{"code": -32602, "message": err.Error()})
+		return closed
+	}
+	switch {
+	case m.isResponse():
+		c.replied(m)
+	case m.Method == "notifications/cancelled":
+		c.cancel(string(p.RequestID))
+	case m.Method == "tools/call":
+		ctx, stop := context.WithCancel(ctx)
+		c.mu.Lock()
+		c.running[string(m.ID)] = &running{p.Arguments.Nonce, stop}
+		c.mu.Unlock()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer stop()
+			c.call(ctx, m, p)
+			c.mu.Lock()
+			delete(c.running, string(m.ID))
+			c.mu.Unlock()
+		}()
+		return ended
+	case m.isRequest():
+		c.answer(m, p)
+	}
+	return closed
+}
+
+// closed is the done of what is done at once.
+var closed = func() chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}()
+
+func (c *connection) reply(m *message, result any, failure object) {
+	r := &message{ID: m.ID}
+	if failure != nil {
+		r.Error = encode(failure)
+	} else {
+		r.Result = encode(result)
+	}
+	c.send(string(m.ID), r)
+}
+
+// answer answers a request that takes no time.
+func (c *connection) answer(m *message, p params) {
+	if modern := p.Meta.Version != ""; modern != c.modern {
+		c.reply(m, nil, object{"code": -32601, "message": "Method not found"})
+		return
+	}
+	capabilities := object{"tools": object{}}
+	result := object{}
+	if c.modern {
+		result = object{"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
+	}
+	switch m.Method {
+	case "initialize":
+		result["protocolVersion"] = legacyVersion
+		result["capabilities"] = capabilities
+		result["serverInfo"] = object{"name": c.name, "version": "1"}
+	case "server/discover":
+		result["supportedVersions"] = []string{modernVersion}
+		result["capabilities"] = capabilities
+	case "tools/list":
+		result["tools"] = []object{{"name": tool, "inputSchema": object{"type": "object"}}}
+	case "ping":
+	default:
+		c.reply(m, nil, object{"code": -32601, "message": "Method not found"})
+		return
+	}
+	c.reply(m, result, nil)
+}
+
+// tool is the name of the tool.
+const tool = "do"
+
+// call runs the tool, and answers unless it is cancelled.
+func (c *connection) call(ctx context.Context, m *message, p params) {
+	a := p.Arguments
+	id := string(m.ID)
+	if p.RequestState == "" {
+		c.journal.add(Began, a.Nonce, "")
+		if !c.work(ctx, id, p) {
+			return
+		}
+	}
+	reply := ""
+	if a.Ask {
+		var goes bool
+		if reply, goes = c.ask(ctx, m, p); !goes {
+			return
+		}
+	}
+	value, err := c.effect(a)
+	if err != nil {
+		c.reply(m, nil, object{"code": -32603, "message": err.Error()})
+		return
+	}
+	content := object{"content": []object{{"type": "text", "text": a.Nonce}},
+		"structuredContent": answer{a.Nonce, c.journal.by, reply, value}}
+	if c.modern {
+		content["resultType"] = "complete"
+	}
+	c.journal.add(Ended, a.Nonce, "")
+	c.reply(m, content, nil)
+}
+
+// work takes the time that the call wants, and sends its progress. It returns false if the call was cancelled.
+func (c *connection) work(ctx context.Context, id string, p params) bool {
+	steps := max(p.Arguments.Progress, 1)
+	for i := range steps {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(time.Duration(p.Arguments.MS) * time.Millisecond / time.Duration(steps)):
+		}
+		if p.Arguments.Progress > 0 {
+			c.send(id, &message{Method: "notifications/progress", Params: encode(object{
+				"progressToken": p.Meta.ProgressToken, "progress": i + 1, "message": p.Arguments.Nonce})})
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// effect does once what the call asks for.
+func (c *connection) effect(a call) (int, error) {
+	c.journal.add(Effect, a.Nonce, "")
+	if c.fault == "execute twice" && planted(a.Nonce) {
+		c.journal.add(Effect, a.Nonce, "")
+	}
+	if c.fault == "forget a write" && a.Do != "get" && planted(a.Nonce) {
+		a.Do = "get"
+	}
+	return c.register.apply(a)
+}
+
+// ask asks the client what the call is about. It returns false if the call is not to go on: it was cancelled,
+// or its client is to come back with the reply.
+func (c *connection) ask(ctx context.Context, m *message, p params) (reply string, goes bool) {
+	question := object{"message": p.Arguments.Nonce, "requestedSchema": object{"type": "object", "properties": object{}}}
+	if c.modern {
+		if p.RequestState != "" {
+			return contentOf(p.InputResponses["q"]), true
+		}
+		c.journal.add(Asked, p.Arguments.Nonce, "")
+		c.reply(m, object{"resultType": "input_required", "requestState": p.Arguments.Nonce,
+			"inputRequests": object{"q": object{"method": "elicitation/create", "params": question}}}, nil)
+		return "", false
+	}
+	c.mu.Lock()
+	c.asked++
+	id := fmt.Sprint(c.asked)
+	replied := make(chan message, 1)
+	c.questions[id] = replied
+	c.mu.Unlock()
+	c.journal.add(Asked, p.Arguments.Nonce, "")
+	c.send(string(m.ID), &message{ID: json.RawMessage(id), Method: "elicitation/create", Params: encode(question)})
+	select {
+	case <-ctx.Done():
+		return "", false
+	case r := <-replied:
+		c.journal.add(Replied, p.Arguments.Nonce, string(r.Result)+string(r.Error))
+		if r.Error != nil { // the client is gone
+			c.reply(m, nil, object{"code": -32603, "message": unasked})
+			return "", false
+		}
+		return contentOf(r.Result), true
+	}
+}
+
+// unasked is the error of a call whose question was refused. The proxy does that to a server of the legacy era on
+// stdio that several clients share, if it cannot tell whose call asks.
+const unasked = "the question was refused"
+
+// contentOf returns what the client of this program says in the reply to a question.
+func contentOf(reply json.RawMessage) string {
+	var r struct{ Content struct{ Nonce string } }
+	_ = json.Unmarshal(reply, &r) // a reply of another shape has no nonce
+	return r.Content.Nonce
+}
+
+func (c *connection) replied(m *message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.questions[string(m.ID)]; q != nil {
+		delete(c.questions, string(m.ID))
+		q <- *m
+	}
+}
+
+// end cancels all requests.
+func (c *connection) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.running {
+		r.stop()
+	}
+}
+
+// cancel cancels a request.
+func (c *connection) cancel(id string) {
+	c.mu.Lock()
+	r := c.running[id]
+	if c.fault == "cancel another" {
+		for other := range c.running {
+			r = c.running[other]
+		}
+	}
+	c.mu.Unlock()
+	if r != nil {
+		c.journal.add(Cancelled, r.nonce, "")
+		r.stop()
+	}
+}

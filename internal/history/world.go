@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A world is all that runs: a proxy, a host behind a link, a remote server of each era, and networks
+// between them.
+type world struct {
+	seed   uint64
+	dir    string
+	binary string // the proxy
+	self   string // this program, which is the servers', too
+	rec    *recorder
+	plant  *plant
+
+	// patience is done when no outcome is waited for any more.
+	patience context.Context
+	giveUp   context.CancelFunc
+
+	address string              // the proxy's
+	links   map[string]*network // the link and the remote servers, by name
+
+	mu        sync.Mutex
+	processes map[string]*process
+}
+
+// servers are the upstreams, and how they are reached. Those of the legacy era and those of the modern one
+// have "modern" in their name.
+var servers = []string{"own", "common", "modern-common", "remote", "modern-remote", "far", "far-common"}
+
+// principals are the clients' tokens, by which the proxy knows them.
+var principals = []string{"anna", "bert"}
+
+func (w *world) token(slot int) string { return principals[slot%len(principals)] + "-token" }
+
+// principalOf returns the principal of a client, whose name ends with its slot.
+func principalOf(client string) string {
+	slot, _ := strconv.Atoi(client[strings.LastIndexByte(client, '.')+1:])
+	return principals[slot%len(principals)]
+}
+
+func (w *world) url() string { return "http://" + w.address }
+
+// plan is the next operation of a client.
+func (w *world) plan(random *rand.Rand, nonce string) *operation {
+	o := &operation{Server: pick(random, servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
+	switch random.IntN(10) {
+	case 0:
+		return &operation{call: call{Nonce: nonce}} // a list
+	case 1, 2:
+		o.Progress = 1 + random.IntN(5)
+	case 3:
+		o.MS, o.CancelAfter = 10_000, time.Duration(1+random.IntN(100))*time.Millisecond
+	case 4:
+		o.Ask = true
+	case 5, 6, 7:
+		o.Server = pick(random, []string{"common", "modern-common", "far-common"})
+		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
+	case 8:
+		o.MS = 200 + random.IntN(800)
+	}
+	return o
+}
+
+// newWorld starts everything. The directory is left to the caller.
+func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	w := &world{seed: seed, dir: dir, binary: binary, self: self, rec: &recorder{}, plant: p,
+		links: map[string]*network{}, processes: map[string]*process{}}
+	w.patience, w.giveUp = context.WithCancel(context.Background())
+	if err := os.Mkdir(w.journals(), 0o700); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"remote", "modern-remote", "link"} {
+		if w.links[name], err = newNetwork(freeAddress()); err != nil {
+			return nil, err
+		}
+	}
+	w.address = freeAddress()
+	if err := w.write(); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"remote", "modern-remote", "host", "proxy"} {
+		if err := w.start(name); err != nil {
+			w.stop()
+			return nil, err
+		}
+	}
+	return w, w.ready()
+}
+
+func (w *world) admin() string    { return filepath.Join(w.dir, "admin") }
+func (w *world) journals() string { return filepath.Join(w.dir, "journal") }
+
+// write writes the configurations.
+func (w *world) write() error {
+	command := func(name, more string) string {
+		return fmt.Sprintf("  %s: {command: %q, args: [%s], stopGrace: 500ms, env: {X: \"0\"}%s}\n", name, w.self,
+			`"`+strings.Join(w.serverArgs(name), `", "`)+`"`, more)
+	}
+	files := map[string]string{
+		"anna": "anna-token", "bert": "bert-token",
+		"host.yaml": "upstreams:\n" + command("far", "") + command("far-common", ", session: shared"),
+		"proxy.yaml": "listen: [\"" + w.address + "\"]\nshutdownGrace: 2s\nsessionIdle: 3s\nlimits: {sessions: 1000}\n" +
+			"admin: {listen: [\"unix://" + w.admin() + "\"]}\n" +
+			"auth: {tokens: [{name: anna, tokenFile: anna}, {name: bert, tokenFile: bert}]}\n" +
+			"upstreams:\n" + command("own", "") + command("common", ", session: shared") + command("modern-common", ", session: shared") +
+			"  remote: {url: \"http://" + w.links["remote"].address + "/mcp\"}\n" +
+			"  modern-remote: {url: \"http://" + w.links["modern-remote"].address + "/mcp\"}\n" +
+			"  spare: {command: \"" + w.self + "\", args: [server, -name, spare, -journal, \"" + w.journals() + "\"], env: {X: \"0\"}}\n" +
+			"links: {link: {dial: \"tcp://" + w.links["link"].address + "\", heartbeat: 1s}}\n",
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) serverArgs(name string) []string {
+	args := []string{"server", "-name", name, "-journal", w.journals(), "-plant", w.plant.server()}
+	if strings.HasPrefix(name, "modern-") {
+		args = append(args, "-era", "modern")
+	}
+	return args
+}
+
+// argv is the command line of a process of this world.
+func (w *world) argv(name string) []string {
+	switch name {
+	case "proxy":
+		return []string{w.binary, "serve", "--config", filepath.Join(w.dir, "proxy.yaml"), "--log-format", "json", "--log-level", "debug"}
+	case "host":
+		return []string{w.binary, "host", "--config", filepath.Join(w.dir, "host.yaml"), "--listen", "tcp://" + w.links["link"].target,
+			"--log-format", "json", "--log-level", "debug"}
+	}
+	return append(append([]string{w.self}, w.serverArgs(name)...), "-listen", w.links[name].target)
+}
+
+// A process is one that this program started.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it is reaped
+}
+
+func (w *world) start(name string) error {
+	argv := w.argv(name)
+	log, err := os.OpenFile(filepath.Join(w.dir, name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait()
+	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.processes[name] = p
+	return nil
+}
+
+func (w *world) process(name string) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.processes[name]
+}
+
+func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// restart ends a process with a signal and starts it again.
+func (w *world) restart(name string, s syscall.Signal) error {
+	p := w.process(name)
+	p.signal(s)
+	<-p.done
+	return w.start(name)
+}
+
+// ready waits until the proxy answers and its link is up.
+func (w *world) ready() error {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		var status struct{ Links []struct{ Up bool } }
+		text, err := w.ask("/status")
+		if err == nil && json.Unmarshal(text, &status) == nil && len(status.Links) == 1 && status.Links[0].Up {
+			return nil
+		}
+	}
+	return errors.New("the proxy is not ready in 30 s")
+}
+
+// ask asks the proxy as its operators do.
+func (w *world) ask(path string) ([]byte, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", w.admin())
+	}}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport, Timeout: 5 * time.Second}).Get("http://localhost" + path)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: HTTP %d", path, resp.StatusCode)
+	}
+	return text, err
+}
+
+// stop ends everything, and waits for that.
+func (w *world) stop() {
+	for _, name := range []string{"proxy", "host", "remote", "modern-remote"} {
+		if p := w.process(name); p != nil {
+			if name == "proxy" || name == "host" {
+				p.signal(syscall.SIGTERM)
+			} else {
+				p.signal(syscall.SIGKILL)
+			}
+			<-p.done
+		}
+	}
+	for _, n := range w.links {
+		n.close()
+	}
+}
+
+// freeAddress returns an address of this machine where nothing listens.
+func freeAddress() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
