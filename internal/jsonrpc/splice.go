@@ -126,6 +126,18 @@ func elements(doc []byte, limit int) ([]json.RawMessage, error) {
 	return elements, w.end(doc)
 }
 
+// Array returns a JSON array of elements.
+func Array[T ~[]byte](elements []T) json.RawMessage {
+	out := []byte{'['}
+	for i, e := range elements {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, e...)
+	}
+	return append(out, ']')
+}
+
 // Each calls fn for every member of a JSON object, in order, with the decoded key and the value,
 // which aliases doc. It is not strict about keys.
 func Each(doc json.RawMessage, fn func(key string, value json.RawMessage)) error {

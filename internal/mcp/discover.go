@@ -24,22 +24,22 @@ func Discover(id jsonrpc.ID) *jsonrpc.Message {
 func DiscoversModern(answer *jsonrpc.Message) bool {
 	if answer.Result != nil {
 		versions, _ := jsonrpc.Member(answer.Result, "supportedVersions")
-		return speaksModern(versions)
+		return SpeaksModern(versions)
 	}
 	raw, _ := jsonrpc.Member(answer.Error, "code")
 	switch code, _ := strconv.Atoi(string(raw)); code {
 	case CodeUnsupportedVersion:
 		data, _ := jsonrpc.Member(answer.Error, "data")
 		versions, _ := jsonrpc.Member(data, "supported")
-		return speaksModern(versions)
+		return SpeaksModern(versions)
 	case CodeHeaderMismatch, CodeMissingCapability:
 		return true
 	}
 	return false
 }
 
-// speaksModern reports whether an array of versions has one of the modern era that we support.
-func speaksModern(versions json.RawMessage) bool {
+// SpeaksModern reports whether an array of versions has one of the modern era that we support.
+func SpeaksModern(versions json.RawMessage) bool {
 	elements, _ := jsonrpc.Elements(versions)
 	return slices.ContainsFunc(elements, func(e json.RawMessage) bool {
 		text, _ := jsonrpc.Unquote(e)

@@ -115,14 +115,11 @@ func arrayOf(texts []string) json.RawMessage {
 	if texts == nil {
 		return nil
 	}
-	b := []byte{'['}
+	quoted := make([]json.RawMessage, len(texts))
 	for i, s := range texts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, jsonrpc.Quote(s)...)
+		quoted[i] = jsonrpc.Quote(s)
 	}
-	return append(b, ']')
+	return jsonrpc.Array(quoted)
 }
 
 // Covers reports whether f, the acknowledged filter of a client's wish, selects a notification of

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -158,6 +159,16 @@ func (n *Notes) Err(of ...Member) error {
 	}
 	return nil
 }
+
+// MayHave reports whether JSON text may have a key, literally or with escapes for a letter or a slash.
+func MayHave(text json.RawMessage, key []byte) bool {
+	return bytes.Contains(text, key) || bytes.Contains(text, escapedASCII) || bytes.Contains(text, escapedSlash)
+}
+
+var (
+	escapedASCII = []byte(`\u00`)
+	escapedSlash = []byte(`\/`)
+)
 
 // Missing returns the error for a member that must be a string.
 func Missing(key string) error { return fmt.Errorf("%q is missing or not a string", key) }

@@ -105,7 +105,7 @@ func glance(object json.RawMessage, key string) (json.RawMessage, error) {
 	name := []byte(`"` + key + `"`)
 	at, n := occurrences(object, name)
 	switch {
-	case bytes.Contains(object, escapedASCII): // the key may have escapes
+	case bytes.Contains(object, []byte(`\u00`)): // the key may have escapes
 	case n == 0:
 		return nil, nil
 	case n == 1 && isMember(object, at):

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 
@@ -30,7 +29,7 @@ func RenameTask(doc json.RawMessage, rename func(string) string) json.RawMessage
 // RenameRelated is RenameTask for the member of _meta that ties a message to a task.
 func RenameRelated(doc json.RawMessage, rename func(string) string) json.RawMessage {
 	var meta [1]jsonrpc.Span
-	if !mayRelate(doc) || jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil || meta[0].IsZero() {
+	if !mcp.MayHave(doc, []byte(mcp.KeyRelatedTask)) || jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil || meta[0].IsZero() {
 		return doc
 	}
 	var at [1]jsonrpc.Span
@@ -83,17 +82,6 @@ func renamed(at jsonrpc.Span, id string, rename func(string) string) []jsonrpc.E
 	}
 	return []jsonrpc.Edit{{Span: at, With: jsonrpc.Quote(name)}}
 }
-
-// mayRelate reports whether text may contain the key, possibly with escapes.
-func mayRelate(text json.RawMessage) bool {
-	return bytes.Contains(text, keyRelated) || bytes.Contains(text, escapedASCII) || bytes.Contains(text, escapedSlash)
-}
-
-var (
-	keyRelated   = []byte(mcp.KeyRelatedTask)
-	escapedASCII = []byte(`\u00`)
-	escapedSlash = []byte(`\/`)
-)
 
 // TaskID returns the id of the task that a result is about.
 func TaskID(result json.RawMessage) (string, error) {

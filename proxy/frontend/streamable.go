@@ -262,14 +262,11 @@ func joined(responses []event, batch bool) []byte {
 	if !batch {
 		return responses[0].data
 	}
-	body := []byte{'['}
+	all := make([][]byte, len(responses))
 	for i, e := range responses {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = append(body, e.data...)
+		all[i] = e.data
 	}
-	return append(body, ']')
+	return jsonrpc.Array(all)
 }
 
 // pump writes the events on rd until the stream is complete, ctx ends, or another connection takes

@@ -19,7 +19,7 @@ func (s *session) classify(r *request) *jsonrpc.Error {
 	surely := s.ofPrincipal || r.notes.Method.ModernOnly()
 	meta, err := r.notes.Claim()
 	switch {
-	case !surely && !meta.Claimed && (err == nil || !mayClaim(r.msg.Params)):
+	case !surely && !meta.Claimed && (err == nil || !mcp.MayHave(r.msg.Params, []byte(mcp.KeyVersion))):
 		return nil
 	case err != nil:
 		return jsonrpc.InvalidParams(err.Error())
@@ -47,18 +47,6 @@ func (r *request) identity() json.RawMessage {
 	}
 	return jsonrpc.Set(nil, values...)
 }
-
-// mayClaim reports whether ambiguous params may have the key that claims the modern era: literally,
-// or with escapes for a letter or a slash.
-func mayClaim(params json.RawMessage) bool {
-	return bytes.Contains(params, keyVersion) || bytes.Contains(params, escapedASCII) || bytes.Contains(params, escapedSlash)
-}
-
-var (
-	keyVersion   = []byte(mcp.KeyVersion)
-	escapedASCII = []byte(`\u00`)
-	escapedSlash = []byte(`\/`)
-)
 
 // A clientClaim is what a request of the modern era says about its client.
 type clientClaim struct {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -299,7 +298,7 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 	found, failed := gather(ctx, set, r.Method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
 		return u.pages(ctx, r.Method, "tasks", meta)
 	})
-	var merged [][]byte
+	var merged []json.RawMessage
 	var first *failure
 	answers := 0
 	for i, u := range set.conns {
@@ -329,7 +328,7 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: first.wire})
 		return
 	}
-	s.settle(r, jsonrpc.NewResult(r.ID, slices.Concat([]byte(`{"tasks":[`), bytes.Join(merged, []byte{','}), []byte(`]}`))))
+	s.settle(r, jsonrpc.NewResult(r.ID, slices.Concat([]byte(`{"tasks":`), jsonrpc.Array(merged), []byte{'}'})))
 }
 
 // clientTaskStatus forwards the client's status of one of its tasks to the upstream that asked for

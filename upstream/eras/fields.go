@@ -29,13 +29,11 @@ var reserved = []jsonrpc.Value{
 // StripReserved returns params or a result without the keys of _meta that concern only one hop. Nil
 // stays nil.
 func StripReserved(object json.RawMessage) json.RawMessage {
-	if !hasMeta(object) {
+	if !MayHave(object, "_meta") {
 		return object
 	}
 	return mcp.SetMeta(object, reserved...)
 }
-
-func hasMeta(object json.RawMessage) bool { return MayHave(object, "_meta") }
 
 // MayHave reports whether object may have a member. Its key may have escapes.
 func MayHave(object json.RawMessage, key string) bool {
@@ -131,7 +129,7 @@ func (r modernResult) legacyContent(version string) []jsonrpc.Edit {
 		return edits
 	}
 	if isEmptyArray(content) {
-		edits = []jsonrpc.Edit{{Span: r.content, With: Array(textBlock(string(r.structured.Of(r.text))))}}
+		edits = []jsonrpc.Edit{{Span: r.content, With: jsonrpc.Array([]json.RawMessage{textBlock(string(r.structured.Of(r.text)))})}}
 	}
 	return append(edits, jsonrpc.Edit{Span: r.structured})
 }
@@ -192,18 +190,7 @@ func changed(list json.RawMessage, fn func(json.RawMessage) json.RawMessage) jso
 	for i, e := range elements {
 		elements[i] = fn(e)
 	}
-	return Array(elements...)
-}
-
-func Array(elements ...json.RawMessage) json.RawMessage {
-	out := []byte{'['}
-	for i, e := range elements {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, e...)
-	}
-	return append(out, ']')
+	return jsonrpc.Array(elements)
 }
 
 // ToModernResult returns a legacy result as a complete modern one, which must not be cached.

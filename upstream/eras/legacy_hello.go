@@ -52,7 +52,7 @@ func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMe
 	if err := jsonrpc.Find(discovered, jsonrpc.Span{}, at[:], "supportedVersions", "capabilities"); err != nil {
 		return nil, err
 	}
-	if versions := at[0].Of(discovered); versions != nil && !speaksModern(versions) {
+	if versions := at[0].Of(discovered); versions != nil && !mcp.SpeaksModern(versions) {
 		return nil, errors.New("no common version")
 	}
 	info, _ := jsonrpc.Member(r.meta.Of(discovered), mcp.KeyServerInfo)
@@ -64,14 +64,6 @@ func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMe
 		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(h.version)},
 		jsonrpc.Value{Key: "capabilities", Text: Capabilities(at[1].Of(discovered))},
 		jsonrpc.Value{Key: "serverInfo", Text: info}), nil
-}
-
-func speaksModern(versions json.RawMessage) bool {
-	list, _ := jsonrpc.Elements(versions)
-	return slices.ContainsFunc(list, func(v json.RawMessage) bool {
-		version, _ := jsonrpc.Unquote(v)
-		return slices.Contains(mcp.ModernVersions, version)
-	})
 }
 
 // unsaidLevel is the log level of clients that set none. A legacy server would choose one itself; a

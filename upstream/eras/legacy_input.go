@@ -153,7 +153,7 @@ func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
 		return
 	}
 	result := jsonrpc.Set(nil,
-		jsonrpc.Value{Key: "content", Text: Array(textBlock("Error: " + reason))},
+		jsonrpc.Value{Key: "content", Text: jsonrpc.Array([]json.RawMessage{textBlock("Error: " + reason)})},
 		jsonrpc.Value{Key: "isError", Text: []byte(`true`)})
 	l.settleLocked(c, &jsonrpc.Message{Result: result})
 }

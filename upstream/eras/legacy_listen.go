@@ -215,7 +215,7 @@ func subscriptionFilter(uris map[string]bool) json.RawMessage {
 	for _, uri := range slices.Sorted(maps.Keys(uris)) {
 		list = append(list, jsonrpc.Quote(uri))
 	}
-	return jsonrpc.Set(nil, jsonrpc.Value{Key: "resourceSubscriptions", Text: Array(list...)})
+	return jsonrpc.Set(nil, jsonrpc.Value{Key: "resourceSubscriptions", Text: jsonrpc.Array(list)})
 }
 
 // acked makes the new listen the current one and answers the subscribes that waited for it.

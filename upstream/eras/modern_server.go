@@ -254,14 +254,12 @@ func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
 // sent.
 func (c *modernCall) tellProgress(m *jsonrpc.Message) {
 	params := m.Params
-	if c.Token == nil || c.suspension != nil && c.progress.last != nil && !further(params, c.progress.last) {
+	if c.Token == nil || c.suspension != nil && c.progress.last != nil && progressIn(params) <= progressIn(c.progress.last) {
 		return
 	}
 	c.progress.last = params
 	c.tell(m, jsonrpc.Set(StripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.Token}))
 }
-
-func further(params, before json.RawMessage) bool { return progressIn(params) > progressIn(before) }
 
 func progressIn(params json.RawMessage) float64 {
 	text, _ := jsonrpc.Member(params, "progress")

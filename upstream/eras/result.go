@@ -62,7 +62,7 @@ func WithoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
 	if left == nil {
 		return result, nil
 	}
-	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: Array(tools...)}), left
+	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Array(tools)}), left
 }
 
 // A change is a list_changed notification.

@@ -113,7 +113,7 @@ func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task stri
 		switch {
 		case of == nil:
 			return nil, id, true
-		case callOf(of).member == nil, !callOf(of).ofClient() && task != "": // a call of our own
+		case callOf(of).member == nil, callOf(of).For == nil && task != "": // a call of our own
 			return nil, id, false
 		}
 		c := callOf(of)
@@ -218,7 +218,7 @@ func rootsResult(roots []string) json.RawMessage {
 	for i, uri := range roots {
 		list[i] = slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte{'}'})
 	}
-	return slices.Concat([]byte(`{"roots":[`), bytes.Join(list, []byte{','}), []byte(`]}`))
+	return slices.Concat([]byte(`{"roots":`), jsonrpc.Array(list), []byte{'}'})
 }
 
 // notified handles a notification of the server. of is the call that it names.

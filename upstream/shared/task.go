@@ -148,13 +148,13 @@ func (ts *tasks[H]) page(by H, result json.RawMessage) (json.RawMessage, error) 
 	if err != nil || bad != nil {
 		return nil, errUnusableList
 	}
-	own := [][]byte{}
+	var own []json.RawMessage
 	for _, object := range listed {
 		if _, id, _ := readTask(object); ts.owns(by, id) {
 			own = append(own, object)
 		}
 	}
-	edits := []jsonrpc.Edit{{Span: at[0], With: slices.Concat([]byte{'['}, bytes.Join(own, []byte{','}), []byte{']'})}}
+	edits := []jsonrpc.Edit{{Span: at[0], With: jsonrpc.Array(own)}}
 	switch next := at[1].Of(result); {
 	case len(next) == 0 || next[0] != '"':
 	case mcp.IsTooLong(next): // the list ends here
