@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"unicode/utf8"
 )
@@ -26,26 +27,7 @@ const (
 const maxBatch = 1024
 
 // MaxMessage returns the bound in bytes on one message.
-func (l Limits) MaxMessage() int {
-	if l.Message > 0 {
-		return l.Message
-	}
-	return defaultMaxMessage
-}
-
-func (l Limits) maxDepth() int {
-	if l.Depth > 0 {
-		return l.Depth
-	}
-	return defaultMaxDepth
-}
-
-func (l Limits) maxID() int {
-	if l.ID > 0 {
-		return l.ID
-	}
-	return defaultMaxID
-}
+func (l Limits) MaxMessage() int { return cmp.Or(max(l.Message, 0), defaultMaxMessage) }
 
 // envelopeKeys are in the order of the offsets in decodeSingle.
 var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "error"}
@@ -64,7 +46,7 @@ func (l Limits) Decode(data []byte) (*Message, error) {
 		return nil, unparsable(data, "empty message")
 	case !utf8.Valid(data):
 		return nil, unparsable(data, "invalid UTF-8")
-	case deeper(data, l.maxDepth()):
+	case deeper(data, cmp.Or(max(l.Depth, 0), defaultMaxDepth)):
 		id, reply := scanID(data)
 		return nil, &InvalidError{CodeInvalidRequest, "nested too deeply", id, reply}
 	case data[0] == '[':
@@ -190,7 +172,7 @@ func (l Limits) decodeSingle(data []byte) (*Message, error) {
 		return at[i].Of(data)
 	}
 	m.Params, m.Result, m.Error = get(3), get(4), get(5)
-	if len(get(1)) > l.maxID() {
+	if len(get(1)) > cmp.Or(max(l.ID, 0), defaultMaxID) {
 		return nil, &InvalidError{Code: CodeInvalidRequest, Reason: `"id" is too long`, Reply: m.Result != nil || m.Error != nil}
 	}
 	return finish(m, get(0), get(1), get(2), strict)

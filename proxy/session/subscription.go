@@ -276,11 +276,6 @@ func (sub *subscription) changeLocked(lists [catalog.Kinds]bool) {
 	}
 }
 
-// missedLocked notes that an update of a resource may have been missed.
-func (sub *subscription) missedLocked(uri string) {
-	put(&sub.updated, uri, true)
-}
-
 func (sub *subscription) holdsChanges() bool {
 	sub.s.subscriptions.mu.Lock()
 	defer sub.s.subscriptions.mu.Unlock()

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -45,7 +44,8 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	}
 	for {
 		began := time.Now()
-		params := listenParams(part.sub.meta, part.want.Text())
+		params := jsonrpc.Set(nil,
+			jsonrpc.Value{Key: "_meta", Text: part.sub.meta}, jsonrpc.Value{Key: "notifications", Text: part.want.Text()})
 		answer, err := part.conn.askFor(ctx, part.receive, mcp.MethodListen, params)
 		if err != nil {
 			return
@@ -58,11 +58,6 @@ func (part *subscriptionPart) run(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// listenParams returns the params of a subscriptions/listen.
-func listenParams(meta, notifications json.RawMessage) json.RawMessage {
-	return jsonrpc.Set(nil, jsonrpc.Value{Key: "_meta", Text: meta}, jsonrpc.Value{Key: "notifications", Text: notifications})
 }
 
 // ended notes that the upstream ended the subscription, and reports whether it refused the request
@@ -129,7 +124,7 @@ func (part *subscriptionPart) tellMissedLocked() {
 		part.missed = false
 		part.sub.changeLocked(part.want.Lists)
 		for _, uri := range part.honoured.URIs {
-			part.sub.missedLocked(uri)
+			put(&part.sub.updated, uri, true)
 		}
 	}
 	part.sub.poke()

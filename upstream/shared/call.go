@@ -39,9 +39,6 @@ type memberCall struct {
 // callOf returns the memberCall of a Call to a session's server.
 func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
 
-// ofClient reports whether c is a client's own.
-func (c *memberCall) ofClient() bool { return c.For != nil }
-
 // forward forwards a request. It blocks until the queue has room.
 func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
 	if err := m.checkMeta(notes); err != nil {

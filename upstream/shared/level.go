@@ -21,9 +21,6 @@ type level struct {
 	wanting [9]int                          // number of initialized clients by the level that they want
 }
 
-// count adds n clients that want messages from a level on.
-func (l *level) count(from, n int) { l.wanting[from] += n }
-
 // wait calls answered when the server has accepted the wanted level, or has refused it.
 func (l *level) wait(answered func(*jsonrpc.Message)) {
 	l.wanted = true

@@ -148,6 +148,6 @@ func (m *member) wantsLocked() int { return cmp.Or(m.level, infoLevel) }
 // countLocked adds n to the number of clients that want m's log level, once m has sent initialize.
 func (m *member) countLocked(n int) {
 	if m.hello != nil {
-		m.s.level.count(m.wantsLocked(), n)
+		m.s.level.wanting[m.wantsLocked()] += n
 	}
 }
