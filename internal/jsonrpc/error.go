@@ -105,8 +105,8 @@ const (
 
 // ConnectionClosed returns the connection-closed error. The code is [CodeInternalError] when one
 // upstream of a living client is gone, and [CodeConnectionClosed] when the receiver's own
-// connection ends; upstream and cause may then be zero. [ClosedError.Wire] says more, if the end of
-// the upstream's connection is at hand.
+// connection ends; upstream and cause may then be zero. If the end of the upstream's connection is
+// known, [ClosedError.Wire] says more.
 func ConnectionClosed(code int, upstream string, cause Cause, phase Phase) *Error {
 	return (&ClosedError{Cause: cause}).Wire(code, upstream, phase)
 }

@@ -16,7 +16,7 @@ type Policies struct {
 
 	mu    sync.Mutex                    // guards the fields below, and each usage
 	usage map[identity.Principal]*usage // of principals with limits
-	sweep int                           // usages that say nothing any more are dropped at this number of them
+	sweep int                           // expired usages are dropped at this number of usages
 }
 
 // A ruleSet is the rules of one configuration, and the grants of clients.

@@ -214,7 +214,7 @@ func (p *Policies) usageLocked(who identity.Principal) *usage {
 	return u
 }
 
-// forgetLocked drops usages that say nothing any more.
+// forgetLocked drops expired usages.
 func (p *Policies) forgetLocked(now time.Time) {
 	for who, u := range p.usage {
 		full := u.bucket == nil || u.bucket.TokensAt(now) >= float64(u.bucket.Burst())

@@ -7,10 +7,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Patience is how long a test waits for what must happen.
+// Patience is how long a test waits for an event.
 const Patience = 20 * time.Second
 
-// Await receives from a channel with patience.
+// Await receives from a channel, for at most Patience.
 func Await[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
@@ -22,7 +22,7 @@ func Await[T any](t *testing.T, what string, c <-chan T) T {
 	}
 }
 
-// Eventually waits until ok holds.
+// Eventually waits until ok returns true.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !ok(); time.Sleep(time.Millisecond) {
@@ -32,7 +32,7 @@ func Eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// During runs the second function while the first runs, and waits for both.
+// During runs second while first runs, and waits for both.
 func During(t *testing.T, first, second func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -44,7 +44,7 @@ func During(t *testing.T, first, second func()) {
 	Await(t, "end of the other side", done)
 }
 
-// Recv returns the next message of a Conn, which must be there soon.
+// Recv returns the next message of a Conn, which must come soon.
 func Recv(t *testing.T, c jsonrpc.Conn) *jsonrpc.Message {
 	t.Helper()
 	m, err := RecvOrEnd(t, c)
@@ -54,7 +54,7 @@ func Recv(t *testing.T, c jsonrpc.Conn) *jsonrpc.Message {
 	return m
 }
 
-// RecvOrEnd returns what Recv of a Conn returns, which must be soon.
+// RecvOrEnd returns the result of Recv of a Conn, which must come soon.
 func RecvOrEnd(t *testing.T, c jsonrpc.Conn) (*jsonrpc.Message, error) {
 	t.Helper()
 	type result struct {

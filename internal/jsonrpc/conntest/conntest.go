@@ -1,28 +1,24 @@
-// Package conntest holds the tests that every [jsonrpc.Conn] passes, whatever
-// carries its messages.
+// Package conntest has the tests that every [jsonrpc.Conn] must pass, and helpers for tests that
+// wait.
 //
 //	makePair ──► a ═════ b     what one sends the other receives
 //
-// It demands what the doc of Conn promises, and says the rest exactly:
+// It checks the contract of Conn, and makes the rest precise:
 //
-//   - Messages arrive whole and in the order in which they were sent, from
-//     concurrent senders too, and in both directions at once.
-//   - What was sent before Close still arrives, if the other side receives.
-//   - Related arrives as it was sent or not at all, and is never text of the
-//     message.
-//   - After Close on this side, every Recv and Send here, blocked or later,
-//     returns an error wrapping [jsonrpc.ErrClosed]; Recv may first return what
-//     had arrived. It does not return io.EOF: that would say that the other
-//     side has finished.
-//   - After Close on the other side, Recv returns an error wrapping ErrClosed,
-//     or io.EOF where the Conn cannot tell the end from a half-close. Send may
-//     succeed for a while, since buffers lie between; then it returns an error
-//     wrapping ErrClosed, and a Send that was blocked does so too.
-//   - Close returns, and may be repeated and concurrent. Its error is not looked
-//     at.
+//   - Messages arrive whole and in the order of Send, also from concurrent senders, and in both
+//     directions at once.
+//   - Messages sent before Close still arrive, if the other side receives.
+//   - Related arrives unchanged or not at all, and is never text of the message.
+//   - After Close on this side, every Recv and Send here, blocked or later, returns an error wrapping
+//     [jsonrpc.ErrClosed]; Recv may first return messages that had arrived. It does not return io.EOF,
+//     because the other side has not finished.
+//   - After Close on the other side, Recv returns an error wrapping ErrClosed, or io.EOF if the Conn
+//     cannot distinguish the end from a half-close. Send may succeed for a while, because of buffers;
+//     then it returns an error wrapping ErrClosed, also if it was blocked.
+//   - Close returns, may be repeated, and may be called concurrently. Its error is ignored.
 //
-// All messages are notifications of at most 1 MiB, so that nobody owes a
-// response and no sensible limit is passed.
+// All messages are notifications of at most 1 MiB, so that none needs a response and none exceeds a
+// sensible limit.
 package conntest
 
 import (
@@ -42,12 +38,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// patience is how long anything may take. It is long because some carriers give
-// up a blocked write only after a timeout of their own.
+// patience bounds every wait. It is long because some carriers end a blocked write only after a
+// timeout of their own.
 const patience = 30 * time.Second
 
-// Run tests the Conns that makePair makes. Each call must return a fresh pair;
-// Run closes both. It leaves no goroutine of its own behind.
+// Run tests the Conns of makePair. Each call must return a new pair; Run closes both. It leaves no
+// goroutines behind.
 func Run(t *testing.T, makePair func(t *testing.T) (a, b jsonrpc.Conn)) {
 	tests := []struct {
 		name string
@@ -68,18 +64,18 @@ func Run(t *testing.T, makePair func(t *testing.T) (a, b jsonrpc.Conn)) {
 		{"Close/Other/Send", testCloseSend},
 		{"Close/Other/Idle", testCloseIdle},
 	}
-	var making sync.Mutex // pairs are made one at a time: two may share a listener
+	var making sync.Mutex // pairs are made one at a time, because they may share a listener
 	pair := func(t *testing.T) (a, b jsonrpc.Conn) {
 		making.Lock()
 		defer making.Unlock()
 		return makePair(t)
 	}
-	// Both ends take each part: a front end's two sides are different code.
+	// Both ends take each part, because the two sides of a front end are different code.
 	t.Run("Conn", func(t *testing.T) { // ends when all parts have
 		for _, end := range []string{"A", "B"} {
 			for _, tt := range tests {
 				t.Run(tt.name+"/"+end, func(t *testing.T) {
-					t.Parallel() // many wait until a carrier gives up
+					t.Parallel() // many wait until a carrier times out
 					a, b := pair(t)
 					if end == "B" {
 						a, b = b, a
@@ -100,8 +96,7 @@ func Parallel(n int) {
 	}
 }
 
-// closeBoth closes both ends at once: one that takes leave of the other need not
-// wait for it.
+// closeBoth closes both ends concurrently, so that a closing handshake need not wait.
 func closeBoth(a, b jsonrpc.Conn) {
 	var wg sync.WaitGroup
 	wg.Go(func() { a.Close() })
@@ -109,8 +104,7 @@ func closeBoth(a, b jsonrpc.Conn) {
 	wg.Wait()
 }
 
-// note returns a notification that can be told from others, with about size
-// bytes of params.
+// note returns a distinguishable notification with about size bytes of params.
 func note(n, size int) *jsonrpc.Message {
 	params := `{"n":` + strconv.Itoa(n) + `,"pad":"` + strings.Repeat("x", size) + `"}`
 	return jsonrpc.NewNotification("notifications/test", []byte(params))
@@ -127,8 +121,8 @@ func number(t *testing.T, m *jsonrpc.Message) int {
 	return n
 }
 
-// within runs fn and panics if it does not return in time: nothing could unblock
-// it any more, and the stacks of all goroutines tell most.
+// within runs fn and panics if it does not return in time, because the stacks of all goroutines
+// then show most.
 func within(t *testing.T, what string, fn func()) {
 	done := make(chan struct{})
 	go func() {
@@ -208,7 +202,7 @@ func testConcurrentSend(t *testing.T, a, b jsonrpc.Conn) {
 		for s := range senders {
 			sendAll(t, &wg, a, s*each, (s+1)*each)
 		}
-		var next [senders]int // what each sender's next note counts
+		var next [senders]int // the next number of each sender
 		for range senders * each {
 			m, err := b.Recv()
 			if err != nil {
@@ -259,8 +253,8 @@ func testHuge(t *testing.T, a, b jsonrpc.Conn) {
 	}
 }
 
-// testVerbatim sends what careless transports change: escapes, duplicate keys,
-// big numbers, characters that HTML or SSE would escape, members nobody knows.
+// testVerbatim sends text that careless transports change: escapes, duplicate keys, big numbers,
+// characters that HTML or SSE would escape, and unknown members.
 func testVerbatim(t *testing.T, a, b jsonrpc.Conn) {
 	m := jsonrpc.NewNotification("notifications/\"é\u2028",
 		[]byte(`{ "u":"\u0041\ud800 <&>","n":[9007199254740993,1e2,-0.0,1.50],"d":{"k":1,"k":2},"s":"é\u2028 `+"\u2028"+`😀" , "e":{}}`))
@@ -326,14 +320,14 @@ func testCloseRecv(t *testing.T, a, closer jsonrpc.Conn) {
 	within(t, "Recv during Close", func() {
 		var wg sync.WaitGroup
 		wg.Go(func() { wantEnd(t, a, closer == a) })
-		time.Sleep(10 * time.Millisecond) // most often Recv is blocked by now; the outcome does not depend on it
+		time.Sleep(10 * time.Millisecond) // usually Recv is blocked by now; the outcome does not depend on it
 		closer.Close()
 		wg.Wait()
 	})
 }
 
-// testCloseSend closes closer, which is a or its other side, while a sends and
-// nobody receives.
+// testCloseSend closes closer, which is a or its other side, while a sends and the other side does
+// not receive.
 func testCloseSend(t *testing.T, a, closer jsonrpc.Conn) {
 	var sent atomic.Int64
 	var wg sync.WaitGroup
@@ -352,8 +346,8 @@ func testCloseSend(t *testing.T, a, closer jsonrpc.Conn) {
 	within(t, "Send during Close", wg.Wait)
 }
 
-// awaitStall returns when sent stands still, or when the Conn evidently drops
-// rather than blocks.
+// awaitStall returns when sent no longer grows, or when the Conn evidently drops messages instead
+// of blocking.
 func awaitStall(sent *atomic.Int64) {
 	const enough = 2000
 	for last := int64(-1); ; {
@@ -377,8 +371,7 @@ func testCloseIdle(t *testing.T, a, closer jsonrpc.Conn) {
 	})
 }
 
-// wantEnd receives the end of c. Only if another side closed it may that be
-// io.EOF.
+// wantEnd receives the end of c. It may be io.EOF only if the other side closed c.
 func wantEnd(t *testing.T, c jsonrpc.Conn, own bool) {
 	t.Helper()
 	m, err := c.Recv()
@@ -391,14 +384,13 @@ func wantEnd(t *testing.T, c jsonrpc.Conn, own bool) {
 	}
 }
 
-// wantSendFails sends until that fails, which must be at once if this side has
-// closed c.
+// wantSendFails sends until Send fails, which must be at once if this side has closed c.
 func wantSendFails(t *testing.T, c jsonrpc.Conn, own bool) {
 	t.Helper()
 	for {
 		err := c.Send(note(0, 1000))
 		if err == nil && !own {
-			time.Sleep(time.Millisecond) // let the news travel
+			time.Sleep(time.Millisecond) // let the close travel
 			continue
 		}
 		wantClosed(t, "Send", err)
