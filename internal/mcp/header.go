@@ -185,7 +185,7 @@ func Mirrors(inputSchema json.RawMessage) ([]Mirror, error) {
 		return nil, nil
 	}
 	var s search
-	s.schema(inputSchema, place{reachable: true})
+	s.schema(inputSchema, []string{}, 0)
 	return s.found, s.err
 }
 
@@ -195,30 +195,23 @@ type search struct {
 	err   error // the first fault
 }
 
-// A place is the position of a search in a schema.
-type place struct {
-	path      []string // keys of properties from the root, if reachable
-	reachable bool     // only through properties
-	depth     int
-}
-
 func (s *search) fail(format string, args ...any) {
 	if s.err == nil {
 		s.err = fmt.Errorf(format, args...)
 	}
 }
 
-// schema searches a schema and everything below it.
-func (s *search) schema(schema json.RawMessage, here place) {
+// schema searches a schema and everything below it. The path has the keys of properties from the root; it is nil if
+// the schema is not reached only through properties.
+func (s *search) schema(schema json.RawMessage, path []string, depth int) {
 	if s.err != nil || len(schema) == 0 || schema[0] != '{' {
 		return
 	}
-	if here.depth++; here.depth > maxSchemaDepth {
+	if depth++; depth > maxSchemaDepth {
 		s.fail("schema nested too deeply")
 		return
 	}
 	var name, kind json.RawMessage
-	below := place{depth: here.depth}
 	err := jsonrpc.Each(schema, func(key string, value json.RawMessage) {
 		switch key {
 		case annotation:
@@ -229,36 +222,31 @@ func (s *search) schema(schema json.RawMessage, here place) {
 		case "type":
 			kind = value
 		case "properties":
-			s.properties(value, here)
+			s.properties(value, path, depth)
 		case "patternProperties", "$defs", "definitions", "dependentSchemas":
-			s.named(value, below)
+			s.each(value, func(_ string, value json.RawMessage) { s.schema(value, nil, depth) }) // names, not keywords
 		case "default", "const", "enum", "examples", "example": // are data
 		default:
-			s.value(value, below)
+			s.value(value, depth)
 		}
 	})
 	switch {
 	case err != nil:
 		s.fail("schema is not JSON")
 	case name != nil:
-		s.add(name, kind, here)
+		s.add(name, kind, path)
 	}
 }
 
 // properties searches the schemas of an object's members.
-func (s *search) properties(schemas json.RawMessage, here place) {
+func (s *search) properties(schemas json.RawMessage, path []string, depth int) {
 	s.each(schemas, func(key string, value json.RawMessage) {
-		below := here
-		if here.reachable {
-			below.path = append(slices.Clip(here.path), key)
+		var below []string
+		if path != nil {
+			below = append(slices.Clip(path), key)
 		}
-		s.schema(value, below)
+		s.schema(value, below, depth)
 	})
-}
-
-// named searches schemas whose keys are names and not keywords.
-func (s *search) named(schemas json.RawMessage, here place) {
-	s.each(schemas, func(_ string, value json.RawMessage) { s.schema(value, here) })
 }
 
 // each calls fn for the members of an object. Other values have none.
@@ -272,26 +260,26 @@ func (s *search) each(object json.RawMessage, fn func(key string, value json.Raw
 }
 
 // value searches the value of any other keyword: a schema, schemas, or neither.
-func (s *search) value(value json.RawMessage, here place) {
+func (s *search) value(value json.RawMessage, depth int) {
 	if len(value) == 0 || value[0] != '[' {
-		s.schema(value, here)
+		s.schema(value, nil, depth)
 		return
 	}
 	elements, _ := jsonrpc.Elements(value)
 	for _, e := range elements {
-		s.schema(e, here)
+		s.schema(e, nil, depth)
 	}
 }
 
 // add adds an annotated parameter of the given type.
-func (s *search) add(name, kind json.RawMessage, here place) {
+func (s *search) add(name, kind json.RawMessage, path []string) {
 	header, ok := jsonrpc.Unquote(name)
 	typ, _ := jsonrpc.Unquote(kind)
-	m := Mirror{Header: "Mcp-Param-" + header, Path: here.path, Type: typ}
+	m := Mirror{Header: "Mcp-Param-" + header, Path: path, Type: typ}
 	switch {
 	case !ok || !IsToken(header):
 		s.fail("%s is not a header name", annotation)
-	case !here.reachable || len(here.path) == 0:
+	case len(path) == 0:
 		s.fail("%s %q is not at a property that can be reached by properties alone", annotation, header)
 	case typ != "string" && typ != "integer" && typ != "boolean":
 		s.fail("%s %q is at a property that is not a string, integer or boolean", annotation, header)
