@@ -81,7 +81,7 @@ func (h *HTTP) init() {
 			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
 			backlog: newBacklog(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*httpSession),
 		}
-		waits, places := &timerPool{}, newBodySlots()
+		waits, places := new(sync.Pool), newBodySlots()
 		h.open.slots = places
 		bodies := &bodies{limits: h.Limits, traces: h.Traces, slots: places}
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, conns: make(map[connKey]*principalConn)}

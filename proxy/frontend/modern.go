@@ -15,7 +15,7 @@ import (
 type modernClients struct {
 	serve  func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
 	open   *openSessions
-	timers *timerPool
+	timers *sync.Pool // see waitPlain; of this HTTP alone, because tests run in bubbles
 
 	mu    sync.Mutex
 	conns map[connKey]*principalConn // whose serve has not returned; guarded by mu
@@ -64,7 +64,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 // listen, which would have no other end.
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
-	h.timers.wait(r.Context(), p.wake, keepAlive)
+	waitPlain(r.Context(), h.timers, p.wake, keepAlive)
 	if r.Context().Err() != nil {
 		return
 	}

@@ -78,13 +78,10 @@ func (r *responder) writeJSON(status int, body []byte) {
 	r.write(body) // an error means that the client has left
 }
 
-// A timerPool reuses the timers of POSTs that wait for a plain response, because a new one for each
-// POST would be garbage at once.
-type timerPool struct{ pool sync.Pool }
-
-// wait returns when wake receives, when ctx ends, or after d.
-func (ws *timerPool) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) {
-	timer, ok := ws.pool.Get().(*time.Timer)
+// waitPlain lets a POST wait for a plain response: until wake receives, ctx ends, or d has passed. It
+// takes its timer from a pool, because a new one for each POST would be garbage at once.
+func waitPlain(ctx context.Context, timers *sync.Pool, wake <-chan struct{}, d time.Duration) {
+	timer, ok := timers.Get().(*time.Timer)
 	if ok {
 		timer.Reset(d)
 	} else {
@@ -96,5 +93,5 @@ func (ws *timerPool) wait(ctx context.Context, wake <-chan struct{}, d time.Dura
 	case <-ctx.Done():
 	}
 	timer.Stop()
-	ws.pool.Put(timer)
+	timers.Put(timer)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -19,7 +20,7 @@ const plainWait = 50 * time.Millisecond
 type streamable struct {
 	open   *openSessions
 	bodies *bodies
-	timers *timerPool
+	timers *sync.Pool // see waitPlain
 	modern *modernClients
 }
 
@@ -229,7 +230,7 @@ func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the s
 // event stream. A refusal comes at once, so its status and challenge reach the client. If something
 // came before it, and in a batch, the client gets only the error.
 func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *httpSession, rd *reader) {
-	h.timers.wait(r.Context(), rd.wake, plainWait)
+	waitPlain(r.Context(), h.timers, rd.wake, plainWait)
 	if r.Context().Err() != nil { // this does not cancel, but there is nowhere to send the response
 		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id
