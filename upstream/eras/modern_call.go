@@ -42,7 +42,7 @@ type modernCall struct {
 	session    *legacySession  // nil while it has none
 	*peer.Call                 // in the session, once it is forwarded
 
-	requests   []*serverRequest // of the server, not answered, in order
+	requests   []*peer.Request  // of the server, not answered, in order; Value is the key in inputRequests
 	asked      int              // number of requests of the server
 	collect    *timers.Timer    // runs while further requests are awaited
 	suspension *suspension      // nil if it was never suspended
@@ -388,7 +388,7 @@ func (c *modernCall) suspend() {
 	}
 	requests := make([]jsonrpc.Value, 0, len(c.requests))
 	for _, q := range c.requests {
-		requests = append(requests, jsonrpc.Value{Key: q.key, Text: InputRequest(q.Method, q.Message.Params)})
+		requests = append(requests, jsonrpc.Value{Key: q.Value.(string), Text: InputRequest(q.Method, q.Message.Params)})
 	}
 	c.state = suspended
 	c.answer(&jsonrpc.Message{Result: InputRequired(jsonrpc.Set(nil, requests...), c.suspension.newState(), c.serverInfo)})

@@ -225,7 +225,7 @@ func (c *modernCall) goOn() {
 	open, responses := slices.Clone(c.requests), c.responses()
 	for i, q := range open {
 		if responses[i] != nil {
-			q.done()
+			c.done(q)
 			q.Respond(&jsonrpc.Message{Result: StripReserved(responses[i])})
 		}
 	}
@@ -242,7 +242,7 @@ func (c *modernCall) goOn() {
 func (c *modernCall) responses() []json.RawMessage {
 	keys, at, responses := make([]string, len(c.requests)), make([]jsonrpc.Span, len(c.requests)), make([]json.RawMessage, len(c.requests))
 	for i, q := range c.requests {
-		keys[i] = q.key
+		keys[i] = q.Value.(string)
 	}
 	if jsonrpc.Find(c.Input, jsonrpc.Span{}, at, keys...) == nil {
 		for i := range at {

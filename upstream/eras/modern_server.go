@@ -18,13 +18,6 @@ const (
 	maxCallRequests = 64              // of one call at a time; further ones are refused
 )
 
-// A serverRequest is a request of a legacy server that a client has to answer.
-type serverRequest struct {
-	*peer.Request
-	c   *modernCall
-	key string // in inputRequests
-}
-
 // asked handles a request of the server.
 func (l *legacySession) asked(r *peer.Request) {
 	if r.Method == mcp.MethodPing {
@@ -40,11 +33,11 @@ func (l *legacySession) asked(r *peer.Request) {
 		return
 	}
 	c.asked++
-	q := &serverRequest{r, c, keyOf(c.asked)}
-	c.requests = append(c.requests, q)
+	r.Value = keyOf(c.asked)
+	c.requests = append(c.requests, r)
 	r.Assign(c, "", nil)
 	r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) {
-		l.a.locked(q.done)
+		l.a.locked(func() { c.done(r) })
 	})
 	if l.ofStart(r.Method) {
 		c.gather(startCollectFor)
@@ -152,8 +145,8 @@ func (c *modernCall) refuse(err *jsonrpc.Error) {
 }
 
 // done removes a request that has ended.
-func (q *serverRequest) done() {
-	q.c.requests = slices.DeleteFunc(q.c.requests, func(other *serverRequest) bool { return other == q })
+func (c *modernCall) done(r *peer.Request) {
+	c.requests = slices.DeleteFunc(c.requests, func(other *peer.Request) bool { return other == r })
 }
 
 // heard handles a notification of the server.
