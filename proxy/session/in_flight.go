@@ -41,9 +41,7 @@ func (r *request) inFlight() observe.OpenRequest {
 	s := r.upstreams.s
 	seen := observe.OpenRequest{
 		Session: s.id(), Client: s.clientOf(r), Principal: s.name, Era: string(r.era), Method: mcp.NameOf(r.Method), Began: r.arrivedAt(),
-	}
-	if conn, ok := s.conn.(carried); ok {
-		seen.Transport = conn.Transport()
+		Transport: s.transport,
 	}
 	questions := s.client.Calls(nil)
 	s.mu.Lock()

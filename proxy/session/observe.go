@@ -28,9 +28,6 @@ func (p *Router) Sessions() []observe.Session {
 	return all
 }
 
-// A carried Conn knows its transport.
-type carried interface{ Transport() string }
-
 // id returns the session's name in logs. Hosts shorten its key in the same way.
 func (s *session) id() string { return s.key[:8] }
 
@@ -42,10 +39,7 @@ func (s *session) observed() observe.Session {
 	listens := s.subscriptions.len()
 	_, open := s.client.Open()
 	seen := observe.Session{
-		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()),
-	}
-	if c, ok := s.conn.(carried); ok {
-		seen.Transport = c.Transport()
+		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()), Transport: s.transport,
 	}
 	switch {
 	case hello != nil:

@@ -62,6 +62,7 @@ type clientIdentity struct {
 	who         *identity.Identity                // the default sender; static
 	name        string                            // of who, for logs; static
 	account     string                            // of who, for metrics; static
+	transport   string                            // of the Conn, if it says so; static
 	ofPrincipal bool                              // it serves all clients of a principal, and all requests are of the modern era; static
 	lastSender  atomic.Pointer[identity.Identity] // of the last request; nil before
 	hello       atomic.Pointer[clientName]        // the client's name in initialize; nil before
@@ -94,6 +95,9 @@ const (
 // newSession returns a session without upstreams. inFlight bounds its open requests.
 func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
 	s := &session{router: p, key: key, clientIdentity: clientIdentity{who: who, name: who.String(), account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
+	if c, ok := c.(interface{ Transport() string }); ok {
+		s.transport = c.Transport()
+	}
 	s.subscriptions.most = max(inFlight/4, 1)
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())

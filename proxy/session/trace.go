@@ -14,15 +14,12 @@ import (
 
 // arrival returns what a Follower needs to know about a request that has come.
 func (s *session) arrival(r *request) observe.Arrival {
-	a := observe.Arrival{Meta: r.notes.TraceContext()}
+	a := observe.Arrival{Meta: r.notes.TraceContext(), Transport: s.transport}
 	if !s.ofPrincipal {
 		a.ID = strings.Trim(r.ID.String(), `"`)
 	}
 	if t := r.msg.Trace; t != nil {
 		a.HTTP = *t
-	}
-	if conn, ok := s.conn.(carried); ok {
-		a.Transport = conn.Transport()
 	}
 	if a.Version, _ = r.notes.Text(mcp.Version); r.era == mcp.Legacy {
 		s.mu.Lock()
