@@ -43,9 +43,9 @@ type Options struct {
 	// Begin is called with a request before it is entered, to set its Value.
 	Begin func(r *Request)
 
-	// Cancelled is called when the other side cancels a request without an OnCancel, with the
-	// arguments of [Request.OnCancel]. If it is nil, the Peer cancels the call as which the request
-	// was forwarded.
+	// Cancelled is called when the other side cancels a request without an OnCancel, or when the
+	// Peer ends, with the arguments of [Request.OnCancel]. If it is nil, the Peer cancels the call
+	// as which the request was forwarded.
 	Cancelled func(r *Request, m *jsonrpc.Message, at jsonrpc.Span)
 
 	// Progress handles the progress of calls whose own Progress is nil.

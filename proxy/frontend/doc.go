@@ -65,7 +65,7 @@
 //     first, then its largest stream ends. Other principals lose nothing.
 //   - Large messages need a slot and have a time limit (slots.go), in bodies and on WebSockets.
 //   - A principal never has two connections on one path.
-//   - session.mu also guards the session's streams, principalConn.mu its waiters. Neither is held
+//   - httpSession.mu also guards the session's streams, principalConn.mu its waiters. Neither is held
 //     across I/O.
 //
 // The package does not look into messages, except for the id and method of requests, the version in

@@ -35,7 +35,9 @@
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
-//   - router.go: all sessions. memory.go: what sessions share.
+//   - timer.go: timeouts of requests. observe.go, in_flight.go, trace.go: reports for operators.
+//   - router.go: all sessions. memory.go: what sessions share. resolution.go: the target of a name, as
+//     far as sessions know.
 //
 // # Eras
 //
