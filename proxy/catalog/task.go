@@ -29,7 +29,8 @@ func RenameTask(doc json.RawMessage, rename func(string) string) json.RawMessage
 // RenameRelated is RenameTask for the member of _meta that ties a message to a task.
 func RenameRelated(doc json.RawMessage, rename func(string) string) json.RawMessage {
 	var meta [1]jsonrpc.Span
-	if !mcp.MayHave(doc, []byte(mcp.KeyRelatedTask)) || jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil || meta[0].IsZero() {
+	if !mcp.MayHave(doc, []byte(mcp.KeyRelatedTask)) ||
+		jsonrpc.Find(doc, jsonrpc.Span{}, meta[:], "_meta") != nil || meta[0].IsZero() {
 		return doc
 	}
 	var at [1]jsonrpc.Span

@@ -231,7 +231,8 @@ func (s *httpSession) negotiatedLocked(m *jsonrpc.Message) {
 func (s *httpSession) settleLocked(id jsonrpc.ID, e event) {
 	st, _ := s.pending.TakeKey(id)
 	st.owed--
-	if len(e.data) > smallBody && !st.lost && !st.backlog.room(len(e.data)) { // a small response costs less than its connection
+	// A small response costs less than its connection.
+	if len(e.data) > smallBody && !st.lost && !st.backlog.room(len(e.data)) {
 		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
 	}
 	s.out.push(st, e)

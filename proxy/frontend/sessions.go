@@ -104,7 +104,8 @@ func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 		serving, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		stop := o.guard.onEnd(ctx, from.who, func(why *jsonrpc.ClosedError) {
-			c.CloseAs(wsconn.PolicyViolation, why.Cause.String()) // before cancel, whose effects would close it without a reason
+			// Before cancel, whose effects would close it without a reason.
+			c.CloseAs(wsconn.PolicyViolation, why.Cause.String())
 			cancel(why)
 		})
 		defer stop()
@@ -131,7 +132,8 @@ func (o *openSessions) begin(s *httpSession, leave func()) {
 
 // serveSession is the goroutine of a session.
 func (o *openSessions) serveSession(s *httpSession, leave func()) {
-	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(), "http_session", s.id[:8]) // the proxy logs a session key of its own
+	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(),
+		"http_session", s.id[:8]) // the router logs a session of its own
 	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()

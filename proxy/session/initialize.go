@@ -39,7 +39,8 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	if !again {
 		s.handshake.params, s.handshake.version = params, version
 		s.hello.Store(namedIn(params))
-		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns { // now, so that the client's next requests wait for them
+		// Now, so that the client's next requests wait for them.
+		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns {
 			u.openLocked()
 		}
 	}

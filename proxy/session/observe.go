@@ -39,7 +39,8 @@ func (s *session) observed() observe.Session {
 	listens := s.subscriptions.len()
 	_, open := s.client.Open()
 	seen := observe.Session{
-		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Began: s.began, InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()), Transport: s.transport,
+		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Transport: s.transport, Began: s.began,
+		InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()),
 	}
 	switch {
 	case hello != nil:

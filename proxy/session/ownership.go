@@ -51,7 +51,8 @@ const (
 
 // digest returns the key of a thing.
 func (t ownedKind) digest(u *Upstream, text string) catalog.Digest {
-	return sha256.Sum256([]byte(string(t) + "\x00" + u.Link + "\x00" + u.Name + "\x00" + text)) // none of the first three contains NUL
+	// None of the first three contains NUL.
+	return sha256.Sum256([]byte(string(t) + "\x00" + u.Link + "\x00" + u.Name + "\x00" + text))
 }
 
 func (b *ownership) add(who identity.Principal, d catalog.Digest) {

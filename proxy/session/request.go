@@ -223,7 +223,8 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 		r.msg, r.notes = nil, nil
 	}
 	if err := r.Forward(c.Call, m); err != nil && err != peer.ErrCancelled {
-		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) }) // in a goroutine, because it waits for room
+		// In a goroutine, because it waits for room.
+		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) })
 	}
 }
 

@@ -192,7 +192,9 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 	remember() // before alive is read: an upstream that becomes alive now gets it replayed
 	s.work(r, func(ctx context.Context) {
 		logging := s.upstreams.of(mcp.Legacy).visibleTo(r.grant).filter(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
-		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) { _, _ = u.ask(ctx, r.Method, params) }) // its answer changes nothing
+		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) {
+			_, _ = u.ask(ctx, r.Method, params) // the answer changes nothing
+		})
 		s.settle(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	})
 	return nil

@@ -63,10 +63,10 @@ type clientIdentity struct {
 	name        string                            // of who, for logs; static
 	account     string                            // of who, for metrics; static
 	transport   string                            // of the Conn, if it says so; static
-	ofPrincipal bool                              // it serves all clients of a principal, and all requests are of the modern era; static
+	ofPrincipal bool                              // it serves all clients of a principal, which are modern; static
 	lastSender  atomic.Pointer[identity.Identity] // of the last request; nil before
 	hello       atomic.Pointer[clientName]        // the client's name in initialize; nil before
-	last        atomic.Pointer[clientName]        // the client's name in a request of the modern era, if hooks are set; nil before
+	last        atomic.Pointer[clientName]        // the client's name in a modern request, if hooks are set; nil before
 }
 
 // A phase is the progress of a session.

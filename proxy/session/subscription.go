@@ -67,7 +67,8 @@ func (s *session) listen(r *request) *jsonrpc.Error {
 	case !s.confine(r, &want):
 		return nil
 	}
-	sub := &subscription{s: s, c: r, want: want, meta: bytes.Clone(r.notes.Raw(mcp.InMeta)), identity: r.identity(), who: cmp.Or(r.msg.From, s.who),
+	sub := &subscription{s: s, c: r, want: want,
+		meta: bytes.Clone(r.notes.Raw(mcp.InMeta)), identity: r.identity(), who: cmp.Or(r.msg.From, s.who),
 		over: make(chan struct{}), poked: make(chan struct{}, 1), parts: make(map[*upstreamConn]*subscriptionPart)}
 	size := len(r.msg.Params)
 	r.msg, r.notes = nil, nil

@@ -45,7 +45,8 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	for {
 		began := time.Now()
 		params := jsonrpc.Set(nil,
-			jsonrpc.Value{Key: "_meta", Text: part.sub.meta}, jsonrpc.Value{Key: "notifications", Text: part.want.Text()})
+			jsonrpc.Value{Key: "_meta", Text: part.sub.meta},
+			jsonrpc.Value{Key: "notifications", Text: part.want.Text()})
 		answer, err := part.conn.askFor(ctx, part.receive, mcp.MethodListen, params)
 		if err != nil {
 			return

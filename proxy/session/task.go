@@ -59,7 +59,7 @@ func (t *tasks) add(x task) {
 	defer t.mu.Unlock()
 	known := t.byID[x.id]
 	switch {
-	case x.conn.isHungUp(), isTooLong(x.id): // its answer was on the way when it was hung up; or the client chose the name
+	case x.conn.isHungUp(), isTooLong(x.id): // the answer was on the way; or the client chose the name
 		return
 	case known != nil && known.conn == x.conn && x.token == nil:
 		return

@@ -120,7 +120,8 @@ func (u *upstreamConn) newAttempt() *attempt {
 	a := &attempt{started: make(chan struct{})}
 	a.peer = peer.New(peer.Options{
 		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
-		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.router.queueBytes()}, Full: u.queueFull, Sent: observeSent, Over: observeOver,
+		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.router.queueBytes()}, Full: u.queueFull,
+		Sent: observeSent, Over: observeOver,
 		Request:   func(r *peer.Request) { u.asked(a, r) },
 		Cancelled: u.questionCancelled,
 		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },

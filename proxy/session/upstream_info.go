@@ -53,7 +53,8 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		return
 	}
 	u.note(answer.Result)
-	lists := u.s.listChanges.unannounced(u.shown) // now, because the client's next list waits for this, and acknowledges what was announced
+	// Now, because the client's next list waits for this, and acknowledges what was announced.
+	lists := u.s.listChanges.unannounced(u.shown)
 	u.s.mu.Lock()
 	u.dropLogged.Store(false)
 	u.missingLogged.Store(false)

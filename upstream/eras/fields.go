@@ -129,7 +129,8 @@ func (r modernResult) legacyContent(version string) []jsonrpc.Edit {
 		return edits
 	}
 	if isEmptyArray(content) {
-		edits = []jsonrpc.Edit{{Span: r.content, With: jsonrpc.Array([]json.RawMessage{textBlock(string(r.structured.Of(r.text)))})}}
+		block := textBlock(string(r.structured.Of(r.text)))
+		edits = []jsonrpc.Edit{{Span: r.content, With: jsonrpc.Array([]json.RawMessage{block})}}
 	}
 	return append(edits, jsonrpc.Edit{Span: r.structured})
 }

@@ -247,7 +247,8 @@ func (l *legacySession) progress(c *modernCall, m *jsonrpc.Message) {
 // sent.
 func (c *modernCall) tellProgress(m *jsonrpc.Message) {
 	params := m.Params
-	if c.Token == nil || c.suspension != nil && c.progress.last != nil && progressIn(params) <= progressIn(c.progress.last) {
+	last := c.progress.last
+	if c.Token == nil || c.suspension != nil && last != nil && progressIn(params) <= progressIn(last) {
 		return
 	}
 	c.progress.last = params

@@ -150,7 +150,10 @@ const (
 
 // refusedState returns the error for a requestState that is not accepted.
 func refusedState(reason string) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here", Data: map[string]string{"reason": reason}}
+	return &jsonrpc.Error{
+		Code: jsonrpc.CodeInvalidParams, Message: "Invalid params: requestState is not valid here",
+		Data: map[string]string{"reason": reason},
+	}
 }
 
 var noResult = json.RawMessage(`{}`)

@@ -151,7 +151,9 @@ func (s *sharedSession) ask(method string, params json.RawMessage, then func(ans
 }
 
 // askFor is ask on behalf of a client's request; both are nil for none.
-func (s *sharedSession) askFor(m *member, r *peer.Request, method string, params json.RawMessage, then func(answer *jsonrpc.Message)) {
+func (s *sharedSession) askFor(m *member, r *peer.Request, method string, params json.RawMessage,
+	then func(answer *jsonrpc.Message),
+) {
 	c := &memberCall{Call: s.server.NewCall(method), member: m, request: r}
 	c.Value, c.Room = c, &s.own
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
