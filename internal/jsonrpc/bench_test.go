@@ -8,8 +8,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// call returns a tools/call message of about size bytes, as clients write them:
-// most of it one long text with some escapes, the rest short members.
+// call returns a tools/call message of about size bytes, like those of clients: one long text with
+// some escapes, and short members.
 func call(size int) []byte {
 	const head = `{"jsonrpc":"2.0","id":1234,"method":"tools/call","params":{"_meta":{"progressToken":"t-1"},` +
 		`"name":"files__write_file","arguments":{"path":"/data/report.txt","options":{"mode":420,"tags":["a","b"]},"content":"`
@@ -24,8 +24,8 @@ var sizes = []struct {
 	size int
 }{{"300B", 300}, {"64KiB", 64 << 10}}
 
-// BenchmarkDecode does what routing a call does: it reads the method, the name
-// and the token, and splices a new name in.
+// BenchmarkDecode does what routing a call needs: it reads the method, the name and the token, and
+// splices a new name in.
 func BenchmarkDecode(b *testing.B) {
 	for _, s := range sizes {
 		b.Run(s.name, func(b *testing.B) {
@@ -85,7 +85,7 @@ func BenchmarkLineReader(b *testing.B) {
 	}
 }
 
-// endless reads text again and again.
+// endless repeats text for ever.
 type endless struct {
 	*bytes.Reader
 	text []byte

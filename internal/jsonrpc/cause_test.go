@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// These texts and labels are what clients, other hosts and dashboards know.
+// Clients, other hosts and dashboards depend on these texts and labels.
 func TestParseCause(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                       "session",
@@ -58,7 +58,7 @@ func TestParseCause(t *testing.T) {
 	}
 }
 
-// The text of each cause is read as the same cause, and there is one of each kind.
+// The text of each cause parses to the same cause, and each kind has a cause.
 func TestCausesParseBack(t *testing.T) {
 	all := []Cause{
 		{}, ExitCause(0), ExitCause(3), ExitCause(0x40010004), SignalCause("killed"), SignalCause("signal 42"), SignalCause(""),
@@ -83,7 +83,7 @@ func TestCausesParseBack(t *testing.T) {
 	}
 }
 
-// tree calls found for every file of the repository that may hold causes.
+// tree calls found for every file of the repository that may have causes.
 func tree(t *testing.T, found func(path string)) {
 	root := filepath.Join("..", "..")
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -102,7 +102,7 @@ func tree(t *testing.T, found func(path string)) {
 	}
 }
 
-// Causes are made here: no other package writes one out.
+// No other package writes the text of a cause.
 func TestNoOtherCauses(t *testing.T) {
 	files := token.NewFileSet()
 	tree(t, func(path string) {
@@ -139,8 +139,8 @@ func name(e ast.Expr) string {
 	return ""
 }
 
-// Every cause in a recorded conversation is known here, but for why an answer was invalid
-// and what a script makes up.
+// Every cause in a recorded conversation is known, except for details of invalid answers, and
+// invented ones in scripts.
 func TestRecordedCausesAreKnown(t *testing.T) {
 	others := []string{"unknown resultType", "unexpected resultType", "result is not an object", "unexpected error code", "unusable list", "not an object", "stream lost", `duplicate key "resultType"`}
 	recorded := regexp.MustCompile(`"cause":("(?:[^"\\]|\\.)*")`)

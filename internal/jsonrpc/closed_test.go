@@ -8,7 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// The message alone says which upstream and why; the rest is for programs.
+// The message alone says which upstream ended and why. The rest is for programs.
 func TestClosedErrorOnTheWire(t *testing.T) {
 	for _, tt := range []struct {
 		end  jsonrpc.ClosedError
@@ -28,7 +28,7 @@ func TestClosedErrorOnTheWire(t *testing.T) {
 	}
 }
 
-// An end that says no more than its cause, from an older host for one, is put into words.
+// An end with nothing but a cause, for example from an older host, gets words.
 func TestCausesInWords(t *testing.T) {
 	for cause, want := range map[string]string{
 		"signal: killed":        "files was killed (signal: killed)",

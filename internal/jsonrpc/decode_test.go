@@ -120,8 +120,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// Each envelope key must stand there once and be written exactly: peers on
-// encoding/json would take the last of a duplicate and any case.
+// Each envelope key must be unique and spelled exactly, because peers on encoding/json take the
+// last of a duplicate, and any case.
 func TestDecodeEnvelopeKeys(t *testing.T) {
 	const request = `{"jsonrpc":"2.0","id":1,"method":"a","params":{}`
 	const response = `{"jsonrpc":"2.0","id":1,"result":{}`
@@ -175,15 +175,15 @@ func TestDecodeDepth(t *testing.T) {
 	if _, err := (jsonrpc.Limits{Depth: 3}).Decode(nested(4)); err == nil {
 		t.Error("4 levels accepted with a limit of 3")
 	}
-	// Brackets in strings, and many beside each other, nest nothing.
+	// Brackets in strings, and many siblings, do not count as nesting.
 	wide := `{"jsonrpc":"2.0","id":5,"result":["` + strings.Repeat(`[{\"`, 2000) + `"` + strings.Repeat(`,[]`, 2000) + `]}`
 	if _, err := jsonrpc.Decode([]byte(wide)); err != nil {
 		t.Errorf("wide and flat: %v", err)
 	}
 }
 
-// What Decode accepts, Append writes with every value byte for byte, in the
-// order of the envelope, on one line.
+// Append writes what Decode accepts, with every value byte for byte, in the order of the envelope,
+// on one line.
 func TestRoundTrip(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"as it is", `{"jsonrpc":"2.0","id":1,"method":"a","params":{}}`, ``},
@@ -229,7 +229,7 @@ func TestErrorWithoutID(t *testing.T) {
 	}
 }
 
-// The one error, byte for byte.
+// The error objects, byte for byte.
 func TestErrorObjects(t *testing.T) {
 	tests := []struct {
 		err  *jsonrpc.Error
@@ -253,7 +253,7 @@ func TestErrorObjects(t *testing.T) {
 	}
 }
 
-// DecodeOwn reads back whatever Append wrote, without a look at the value.
+// DecodeOwn decodes the output of Append without reading the value.
 func TestDecodeOwn(t *testing.T) {
 	for _, text := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":"}"}}`,
@@ -279,8 +279,8 @@ func TestDecodeOwn(t *testing.T) {
 	}
 }
 
-// TestLongIDs: an id is kept until the answer, so it is bounded, and what is wrong with it is
-// said without it. A method is kept likewise.
+// Ids are bounded, because they are kept until the answer, and the error does not contain the id.
+// Methods are bounded, too.
 func TestLongIDs(t *testing.T) {
 	text := func(n int) []byte {
 		return []byte(`{"jsonrpc":"2.0","id":"` + strings.Repeat("x", n-2) + `","method":"ping"}`)

@@ -14,8 +14,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// FuzzDecode: what is accepted is JSON to everybody, is written as it came, and
-// then read as the same.
+// FuzzDecode checks that an accepted message is valid JSON for everybody, is written unchanged, and
+// is read again as the same message.
 func FuzzDecode(f *testing.F) {
 	for _, text := range append(agreed, attacks...) {
 		f.Add([]byte(text))
@@ -51,7 +51,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// wantUsable checks that the error of a refused message can be sent.
+// wantUsable checks that the error for a rejected message can be sent.
 func wantUsable(t *testing.T, err error) {
 	var invalid *jsonrpc.InvalidError
 	if !errors.As(err, &invalid) {
@@ -62,7 +62,7 @@ func wantUsable(t *testing.T, err error) {
 	}
 }
 
-// wantAliases checks that the raw members of m are bytes of text.
+// wantAliases checks that the raw members of m alias text.
 func wantAliases(t *testing.T, text []byte, m *jsonrpc.Message) {
 	for _, e := range m.Batch {
 		wantAliases(t, text, e)
@@ -74,8 +74,8 @@ func wantAliases(t *testing.T, text []byte, m *jsonrpc.Message) {
 	}
 }
 
-// FuzzLineReader: however the bytes arrive, the lines are the same, and as many
-// as a simple reading finds.
+// FuzzLineReader checks that the lines do not depend on how the bytes arrive, and equal those of a
+// simple reader.
 func FuzzLineReader(f *testing.F) {
 	f.Add([]byte("a\r\n\n{}\n  \nlast"), 100)
 	f.Add([]byte("{\"id\":1,\"x\":\"too long\"}\n{}\n{\"x\":\"too long\",\"id\":\"2\"}"), 5)
@@ -120,8 +120,8 @@ func linesOf(t *testing.T, r io.Reader, limit int) []string {
 	}
 }
 
-// FuzzSplice: finding a value and splicing another in is what encoding/json
-// makes of the changed object, and all other bytes stay.
+// FuzzSplice checks that finding a value and splicing another one in does what encoding/json does,
+// and changes no other byte.
 func FuzzSplice(f *testing.F) {
 	f.Add([]byte(`{"name":"a","_meta":{"progressToken":1}}`))
 	f.Add([]byte(` {"x":[{"name":1}], "n\u0061me" : null ,"_meta":"\ud800"} `))

@@ -53,8 +53,7 @@ func TestParseID(t *testing.T) {
 	}
 }
 
-// An id keeps its JSON type and spelling, so that a map of ids never takes one
-// for another.
+// An id keeps its JSON type and spelling, so that different ids are different keys of a map.
 func TestIDsAreDistinct(t *testing.T) {
 	seen := map[jsonrpc.ID]string{}
 	for _, text := range []string{`1`, `"1"`, `1.0`, `1e0`, `"\u0031"`} {

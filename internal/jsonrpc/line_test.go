@@ -14,8 +14,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// readAll returns what a LineReader makes of r: method or id of each message,
-// "!id" for each refused line, and at the end the error.
+// readAll returns what a LineReader reads from r: the method or id of each message, "!id" for each
+// rejected line, and the error at the end.
 func readAll(r io.Reader, limit int) string {
 	lines := jsonrpc.NewLineReader(r, jsonrpc.Limits{Message: limit})
 	var got []string
@@ -41,7 +41,7 @@ func reply(id string, size int) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"result":"` + strings.Repeat("x", size) + `"}`
 }
 
-// lateReply has its id last, as TypeScript servers write it.
+// lateReply returns a response with the id last, like those of TypeScript servers.
 func lateReply(id string, size int) string {
 	return `{"result":{"id":0,"text":"\"id\":9` + strings.Repeat("x", size) + `"},"jsonrpc":"2.0","id":` + id + `}`
 }
@@ -92,7 +92,7 @@ func TestLineReaderError(t *testing.T) {
 	}
 }
 
-// A message stays what it is while later lines are read.
+// A message does not change while later lines are read.
 func TestLineReaderGivesAway(t *testing.T) {
 	var text strings.Builder
 	var want []string
@@ -117,7 +117,7 @@ func TestLineReaderGivesAway(t *testing.T) {
 	}
 }
 
-// One line of 16 MiB costs that line, and no memory to speak of.
+// A line of 16 MiB is rejected alone, in little memory.
 func TestLineReaderOversizeMemory(t *testing.T) {
 	const limit = 64 << 10
 	huge := io.MultiReader(
@@ -136,7 +136,7 @@ func TestLineReaderOversizeMemory(t *testing.T) {
 	}
 }
 
-// letters is an endless text.
+// letters is endless text.
 type letters struct{}
 
 func (letters) Read(p []byte) (int, error) {
@@ -170,7 +170,7 @@ func TestLineWriterConcurrent(t *testing.T) {
 	}
 }
 
-// counter counts writes, and fails those after the first few.
+// counter counts writes, and fails those after the first good ones.
 type counter struct{ writes, good int }
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -180,7 +180,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A line that broke off must not be continued by another message.
+// No message follows a line that broke off.
 func TestLineWriterErrorSticks(t *testing.T) {
 	out := &counter{good: 1}
 	lines := jsonrpc.NewLineWriter(out)
@@ -212,7 +212,7 @@ func TestLineWriterOneWrite(t *testing.T) {
 	}
 }
 
-// A large message is written without a copy, and is the same line.
+// A large message is written without a copy, as the same line.
 func TestLineWriterLarge(t *testing.T) {
 	value := []byte(`["` + strings.Repeat("x", 1<<20) + `"]`)
 	for _, params := range [][]byte{value, append([]byte{'[', '\n'}, value[1:]...)} {
@@ -227,8 +227,8 @@ func TestLineWriterLarge(t *testing.T) {
 	}
 }
 
-// RecvAll returns what has come, waits for nothing more, and gives messages
-// before the error that ended them.
+// RecvAll returns the messages that have come, does not wait for more, and returns messages before
+// the error that follows them.
 func TestRecvAll(t *testing.T) {
 	line := `{"jsonrpc":"2.0","method":"a"}` + "\n"
 	in, out := io.Pipe()

@@ -81,7 +81,7 @@ type causeConn struct {
 
 func (c *causeConn) CloseCause(err error) error { c.cause = err; return nil }
 
-// Whichever side closed, and whoever noticed: one error.
+// The error is the same, whichever side closed, and whichever noticed.
 func TestRaceE_OneClosedError(t *testing.T) {
 	for _, err := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, os.ErrClosed, net.ErrClosed,

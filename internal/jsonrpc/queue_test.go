@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A line is a Queue with its lock, and what was taken from it.
+// A line is a Queue with its lock, and the messages taken from it.
 type line struct {
 	sync.Mutex
 	*jsonrpc.Queue
@@ -176,7 +176,7 @@ func TestQueueFinish(t *testing.T) {
 	})
 }
 
-// TestQueueFinishBound has a Conn that nobody reads: its end is bounded all the same.
+// TestQueueFinishBound uses a Conn that is not read: its end is bounded nevertheless.
 func TestQueueFinishBound(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestQueueClose(t *testing.T) {
 	})
 }
 
-// TestQueueSend has a Conn that breaks: Run returns, and the Queue stays for another.
+// TestQueueSend uses a Conn that breaks: Run returns, and the Queue can serve another.
 func TestQueueSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
@@ -281,8 +281,7 @@ func BenchmarkQueue(b *testing.B) {
 	}
 }
 
-// TestQueueNext takes one message at a time: the others are still in line, and can be
-// dropped.
+// TestQueueNext takes one message at a time: the others stay queued, and can be dropped.
 func TestQueueNext(t *testing.T) {
 	l := newLine()
 	l.locked(func() {
@@ -302,7 +301,7 @@ func TestQueueNext(t *testing.T) {
 	}
 }
 
-// TestQueueWaitContext gives up waiting for room.
+// TestQueueWaitContext stops waiting for room.
 func TestQueueWaitContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, room := newLine(), &jsonrpc.Room{Messages: 1}

@@ -11,11 +11,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A reading is what a peer takes a message to ask for. Values are JSON text made
-// comparable, "" for absent.
+// A reading is the request that a peer sees in a message. Values are comparable JSON text, "" for
+// absent.
 type reading struct{ method, id, name, token string }
 
-// ours returns the proxy's reading; false if the message is refused.
+// ours returns the proxy's reading; false if the message is rejected.
 func ours(text []byte) (reading, bool) {
 	m, err := jsonrpc.Decode(text)
 	if err != nil || m.Batch != nil {
@@ -32,8 +32,8 @@ func ours(text []byte) (reading, bool) {
 	return reading{m.Method, comparable(m.ID.Raw()), comparable(at[0].Of(m.Params)), comparable(token[0].Of(m.Params))}, true
 }
 
-// comparable makes two spellings of one JSON value one. A string with lone
-// surrogates becomes what encoding/json makes of it.
+// comparable returns one spelling for all spellings of a JSON value. It treats lone surrogates as
+// encoding/json does.
 func comparable(text []byte) string {
 	if len(text) == 0 || string(text) == "null" {
 		return "" // to a struct field of Go, null and absent are one
@@ -48,7 +48,7 @@ func comparable(text []byte) string {
 	return fmt.Sprintf("%#v", v)
 }
 
-// A parser reads a message as some peers do.
+// A parser reads a message like some peers do.
 type parser struct {
 	name string
 	read func(text []byte) (reading, error)
@@ -63,7 +63,7 @@ var parsers = []parser{
 
 type unmarshal func([]byte, any) error
 
-// readStruct reads as servers in Go do: keys in any case, the last one counts.
+// readStruct reads like servers in Go: keys in any case, the last one wins.
 func readStruct(unmarshal unmarshal, text []byte) (reading, error) {
 	var envelope struct {
 		Method string          `json:"method"`
@@ -91,7 +91,7 @@ func readStruct(unmarshal unmarshal, text []byte) (reading, error) {
 	return r, nil
 }
 
-// readMaps reads as scripting languages do: exact keys, the last one counts.
+// readMaps reads like scripting languages: exact keys, the last one wins.
 func readMaps(unmarshal unmarshal, text []byte) (reading, error) {
 	var envelope, params, meta map[string]json.RawMessage
 	if err := unmarshal(text, &envelope); err != nil {
@@ -110,7 +110,7 @@ func readMaps(unmarshal unmarshal, text []byte) (reading, error) {
 	return r, nil
 }
 
-// readGJSON reads as many gateways do: exact keys, the first one counts.
+// readGJSON reads like many gateways: exact keys, the first one wins.
 func readGJSON(text []byte) (reading, error) {
 	raw := func(path string) string { return comparable([]byte(gjson.GetBytes(text, path).Raw)) }
 	r := reading{gjson.GetBytes(text, "method").String(), raw("id"), "", ""}
@@ -123,8 +123,8 @@ func readGJSON(text []byte) (reading, error) {
 	return r, nil
 }
 
-// agree fails unless the others read text as we do, as it came and as Append
-// writes it. Messages that we refuse are nobody's.
+// agree fails unless the parsers read text as we do, in the original and as Append writes it.
+// Rejected messages are skipped.
 func agree(t *testing.T, text []byte) (accepted bool) {
 	t.Helper()
 	want, ok := ours(text)
@@ -145,7 +145,7 @@ func agree(t *testing.T, text []byte) (accepted bool) {
 	return true
 }
 
-// Messages that everybody reads alike, however odd they look.
+// Messages that all parsers read alike, however odd they look.
 var agreed = []string{
 	`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":{"progressToken":"t"}}}`,
 	`{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{"_meta":{"progressToken":9007199254740993},"name":"a"}}`,
@@ -161,10 +161,9 @@ var agreed = []string{
 	`{"jsonrpc":"2.0","id":-0.0,"result":{"method":"a","id":2}}`,
 }
 
-// Messages that somebody reads in another way than somebody else, or that a
-// lenient parser would accept.
+// Messages that parsers read differently, or that a lenient parser would accept.
 var attacks = []string{
-	// duplicates: gjson takes the first, the others the last
+	// duplicates: gjson takes the first, others take the last
 	`{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/call"}`,
 	`{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`,
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"a"},"params":{"name":"b"}}`,
@@ -172,7 +171,7 @@ var attacks = []string{
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"a","n\u0061me":"b"}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"a","_meta":{"progressToken":1},"_meta":{"progressToken":2}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"a","_meta":{"progressToken":1,"progressToken":2}}}`,
-	// twins in another case: encoding/json takes them for the key
+	// keys in another case: encoding/json accepts them
 	`{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}`,
 	`{"jsonrpc":"2.0","id":1,"METHOD":"tools/call","method":"ping"}`,
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"a"},"Params":{"name":"b"}}`,
@@ -183,11 +182,11 @@ var attacks = []string{
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"progressTo` + "\u212a" + `en":1}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"progressToken":1,"progress\u0054o\u212aen":2}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"a","params":{"_META":{"progressToken":1}}}`,
-	// two kinds in one
+	// two kinds of message in one
 	`{"jsonrpc":"2.0","id":1,"method":"a","result":{}}`,
 	`{"jsonrpc":"2.0","id":1,"method":null,"result":{}}`,
 	`{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"a"}}`,
-	// what ends a message for one and not for another
+	// text after which only some parsers stop
 	`{"jsonrpc":"2.0","id":1,"method":"ping"}{"jsonrpc":"2.0","id":2,"method":"tools/call"}`,
 	`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\x00",
 	`{"jsonrpc":"2.0","id":1,"method":"ping","x":"a` + "\n" + `"}`,
@@ -198,7 +197,7 @@ var attacks = []string{
 	`{"jsonrpc":"2.0","id":1,"method":"ping","x":NaN}`,
 	`{"jsonrpc":"2.0","id":1,"method":"ping","x":01}`,
 	"\ufeff" + `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
-	// bytes that one drops, another replaces
+	// bytes that one parser drops and another replaces
 	"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\",\"params\":{\"name\":\"a\xff\"}}",
 	"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"a\",\"params\":{\"name\":\"a\",\"na\xffme\":\"b\"}}",
 	"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xc0\xaf\"}",

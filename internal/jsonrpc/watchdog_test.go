@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// A peer is gone after its silence and one more look, but not because this process was
-// stopped, however long and at whatever time, if the peer has spoken.
+// A peer is gone after its silence and one more Look, but not because this process was stopped,
+// however long and whenever, if the peer has sent something.
 func TestVigil(t *testing.T) {
 	const second = time.Second
 	began := time.Now()
-	// watch looks until the peer is gone, and returns when that is. The process does not run
-	// from one time to another, and hears what has come only some time after.
+	// watch calls Look until the peer is gone, and returns when that is. The process is stopped
+	// from one time to another, and reads what has come only some time later.
 	watch := func(spoke func(at time.Duration) time.Duration, stopped, resumed time.Duration) time.Duration {
 		v := Watchdog{Every: 5 * second, Dead: 15 * second}
 		for at := v.Look(began, 0); at < time.Hour; {

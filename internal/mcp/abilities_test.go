@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A client is asked what it said it can be asked, and nothing else that has to be said.
+// A client is asked only what it has declared.
 func TestAbilities(t *testing.T) {
 	asks := map[string][2]string{
 		"roots":    {"roots/list", ``},

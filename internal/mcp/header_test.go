@@ -197,8 +197,7 @@ func TestMirrorValue(t *testing.T) {
 	}
 }
 
-// TestManyMirrors: a tool that wants more headers than servers take is unusable, and
-// takes no time to be found so.
+// A tool with more headers than servers accept is unusable, and is rejected quickly.
 func TestManyMirrors(t *testing.T) {
 	properties := func(n int) json.RawMessage {
 		var text []string

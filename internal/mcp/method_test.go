@@ -8,7 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// The rows agree with themselves.
+// The rows are consistent.
 func TestMethods(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, row := range slices.Concat(requests, notifications) {
@@ -29,7 +29,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// What other parts read out of the rows.
+// The values that other packages read from the rows.
 func TestMethodOf(t *testing.T) {
 	for name, want := range map[string]struct {
 		header           string

@@ -42,7 +42,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A fault is that of the member alone that has it.
+// A fault concerns only the member that has it.
 func TestReadFaults(t *testing.T) {
 	for _, c := range []struct {
 		params, want string
@@ -68,7 +68,7 @@ func TestReadFaults(t *testing.T) {
 	}
 }
 
-// What routes a message is read up to its bound. What does not route may be longer.
+// Members that decide a route are bounded. Others may be longer.
 func TestReadTooLong(t *testing.T) {
 	fits, long := strings.Repeat("a", MaxRouted), strings.Repeat("a", MaxRouted+1)
 	for _, c := range []struct {
@@ -103,7 +103,7 @@ func TestReadTooLong(t *testing.T) {
 	}
 }
 
-// Notes are those of the very params.
+// Notes are reused only for the same params.
 func TestReadOnce(t *testing.T) {
 	m := jsonrpc.NewRequest(jsonrpc.IntID(1), MethodToolsCall, json.RawMessage(`{"name":"a"}`))
 	m.Notes = Read(m)
@@ -117,7 +117,7 @@ func TestReadOnce(t *testing.T) {
 	}
 }
 
-// Notes are as strict as a search for each key alone.
+// Notes are as strict as a search for each key.
 func FuzzRead(f *testing.F) {
 	f.Add(`{"name":"a","_meta":{"progressToken":1,"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`)
 	f.Add(`{"ref":{"type":"ref/prompt","Name":"n","name":"m"},"REF":1}`)

@@ -6,7 +6,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// What params say about a trace is read, and replaced without a change to anything else.
+// A trace context is read from params, and replaced without other changes.
 func TestTraceContext(t *testing.T) {
 	ours := jsonrpc.TraceContext{Parent: "ours", State: "s=1"}
 	for _, test := range []struct {
@@ -41,7 +41,7 @@ func TestTraceContext(t *testing.T) {
 	}
 }
 
-// A state that is not that of our parent does not stay, and a baggage is not replaced.
+// A state that does not belong to our parent is emptied, and a baggage is kept.
 func TestTraceEdits(t *testing.T) {
 	params := []byte(`{"_meta":{"tracestate":"old","baggage":"own"}}`)
 	n := ReadParams(MethodToolsCall, params)
@@ -51,8 +51,8 @@ func TestTraceEdits(t *testing.T) {
 	}
 }
 
-// Whatever params are, they say ours after the edits or stay as they are, and are no worse
-// JSON than before.
+// After the edits, any params either have our trace context or are unchanged, and are as valid as
+// before.
 func FuzzTraceEdits(f *testing.F) {
 	for _, seed := range []string{`{}`, `{"_meta":{}}`, ` {"_meta" : { "tracestate":"a" , "baggage":1},"x":[]} `, `{"_meta":[]}`, `{"\u005fmeta":{"trace\u0070arent":""}}`, `[`, `{"_meta":{"a":1}`, ``} {
 		f.Add(seed)

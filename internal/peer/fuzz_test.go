@@ -8,9 +8,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// FuzzPeers drives a client, a server and what stands between with random calls in both
-// directions, answers, cancellations, progress, pauses and ends, and checks the six
-// sentences.
+// FuzzPeers drives a client, a server and a proxy between them with random calls in both
+// directions, answers, cancellations, progress, pauses and ends, and checks the six sentences.
 func FuzzPeers(f *testing.F) {
 	f.Add([]byte{0x00, 0x08, 0x02, 0x08, 0x00, 0x08, 0x12, 0x08})
 	f.Add([]byte{0x00, 0x00, 0x01, 0x08, 0x04, 0x08, 0x05, 0x06, 0x08, 0x03, 0x08})
@@ -31,7 +30,7 @@ func FuzzPeers(f *testing.F) {
 	})
 }
 
-// FuzzPeersInOrder is the same with a wait after each step: then who is first is known.
+// FuzzPeersInOrder waits after each step, so that the order is known.
 func FuzzPeersInOrder(f *testing.F) {
 	f.Add([]byte{0x00, 0x02, 0x00, 0x01, 0x02, 0x04, 0x06, 0x05, 0x03})
 	f.Add([]byte{0x00, 0x04, 0x01, 0x03, 0x02, 0x07, 0x09})
@@ -51,7 +50,7 @@ func FuzzPeersInOrder(f *testing.F) {
 	})
 }
 
-// step does one thing to the nth of what it can be done to.
+// step does one thing to the nth of its possible targets.
 func (w *chain) step(what byte, n int) {
 	switch what {
 	case 0:
@@ -89,7 +88,7 @@ func (w *chain) step(what byte, n int) {
 	}
 }
 
-// nth returns the nth element, counted around.
+// nth returns the nth element, modulo their number.
 func nth[T any](all []T, n int) (v T, ok bool) {
 	if len(all) == 0 {
 		return v, false
@@ -112,7 +111,7 @@ func (s *side) answerNth(n int) {
 	}
 }
 
-// twiceNth answers, and answers again on the wire, as broken servers do.
+// twiceNth answers twice on the wire, like broken servers.
 func (s *side) twiceNth(n int) {
 	s.mu.Lock()
 	r, ok := nth(s.open, n)
@@ -132,7 +131,7 @@ func (s *side) progressNth(n int) {
 	}
 }
 
-// array sends two requests in an array, under ids of their own.
+// array sends two requests in an array, with their own ids.
 func (s *side) array(n int) {
 	id := func(i int) jsonrpc.ID {
 		id, _ := jsonrpc.ParseID(jsonrpc.Quote(string(rune('a' + 2*n + i))))

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// A shared is a Peer that has calls of two owners at one server.
+// inShared runs a test with a Peer that makes calls for two owners.
 func inShared(t *testing.T, test func(s *side, server *jsonrpc.PipeConn)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSide("near", peer.Options{Refuse: peer.DropDuplicates})
@@ -108,8 +108,8 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-// Each request that has begun is either handled or refused, also when it comes behind the end:
-// who counts them would count too many else.
+// Each request that has begun is either handled or refused, even if it comes after the end.
+// Otherwise a count of requests would be too high.
 func TestRequestsBehindTheEndAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, refused := 0, 0

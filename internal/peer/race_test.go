@@ -14,8 +14,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// TestRaces has everything that can settle a call meet everything else, 200 times each, on
-// one processor, two and more. The six sentences are checked after each.
+// TestRaces races everything that can settle a call against everything else, 200 times each, on one
+// processor, two and more. It checks the six sentences after each.
 func TestRaces(t *testing.T) {
 	racers := map[string]func(*chain){
 		"answer":        func(w *chain) { w.server.answerNth(0) },
@@ -49,7 +49,7 @@ func TestRaces(t *testing.T) {
 	}
 }
 
-// race has a call each way, one that is on its way, and two who do something about them.
+// race makes a call each way, and one more that is on its way, and runs two racers.
 func race(t *testing.T, racers ...func(*chain)) {
 	w := newChain(t)
 	w.client.call(`{}`)
@@ -64,8 +64,8 @@ func race(t *testing.T, racers ...func(*chain)) {
 	w.end(t)
 }
 
-// TestClientIsAlwaysListenedTo has a server that does not read: who is full refuses, and
-// what the client says is handled all the same (6).
+// TestClientIsAlwaysListenedTo uses a server that does not read: a full queue refuses, and messages
+// of the client are handled nevertheless (6).
 func TestClientIsAlwaysListenedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newChain(t)
@@ -96,8 +96,8 @@ func TestClientIsAlwaysListenedTo(t *testing.T) {
 	})
 }
 
-// TestOneStimulus has somebody leave a server that stays: what possibly waits for a request
-// that got the one error is not cancelled.
+// In TestOneStimulus a client leaves a server that stays: calls that possibly wait for a request
+// that got the connection-closed error are not cancelled.
 func TestOneStimulus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, server := newSide("ours", peer.Options{}), newSide("server", peer.Options{})

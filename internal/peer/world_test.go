@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// A tap is a Conn that remembers what was sent.
+// A tap is a Conn that records the messages sent.
 type tap struct {
 	*jsonrpc.PipeConn
 
@@ -31,7 +31,7 @@ func (c *tap) Send(m *jsonrpc.Message) error {
 	return err
 }
 
-// A side is a Peer, its Conn, and what became of everything on it.
+// A side is a Peer, its Conn, and the outcome of everything on it.
 type side struct {
 	*peer.Peer
 	name string
@@ -66,7 +66,7 @@ func (s *side) locked(fn func()) {
 	fn()
 }
 
-// keep is the handler of a side at the end of the chain: the test settles requests.
+// keep is the handler of a side at the end of the chain, where the test settles requests.
 func (s *side) keep(r *peer.Request) {
 	s.locked(func() { // in one step: it may be answered as soon as it is open
 		if r.OnCancel(func(*jsonrpc.Message, jsonrpc.Span) { s.settles(r) }) {
@@ -106,7 +106,7 @@ func (s *side) call(params string) *peer.Call {
 	return c
 }
 
-// cancel cancels a call; what was not sent must leave no trace.
+// cancel cancels a call. A call that was not sent must leave no trace.
 func (s *side) cancel(c *peer.Call) {
 	if c.Cancel("enough") {
 		sent := c.Sent()
@@ -114,7 +114,7 @@ func (s *side) cancel(c *peer.Call) {
 	}
 }
 
-// A chain is a client, a proxy between, and a server.
+// A chain is a client, a proxy, and a server.
 //
 //	client ── near: Forward :far ── server
 type chain struct {
@@ -138,7 +138,7 @@ func newChain(t *testing.T) *chain {
 	return w
 }
 
-// forward passes a request of one side on to the other, under the token of its call.
+// forward forwards a request of one side to the other, with the token of its call.
 func (w *chain) forward(r *peer.Request, from, to *side) {
 	if r.Method == "ping" {
 		r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
@@ -156,7 +156,7 @@ func (w *chain) forward(r *peer.Request, from, to *side) {
 
 func (w *chain) sides() []*side { return []*side{w.client, w.near, w.far, w.server} }
 
-// end ends what is left, and checks the six sentences.
+// end ends the rest, and checks the six sentences.
 func (w *chain) end(t *testing.T) {
 	t.Helper()
 	for _, s := range w.sides() {
@@ -173,7 +173,7 @@ func (w *chain) end(t *testing.T) {
 	}
 }
 
-// check checks the sentences that one side can be asked about.
+// check checks the sentences that one side shows.
 func (s *side) check(t *testing.T) {
 	t.Helper()
 	if calls, requests := s.Open(); calls+requests > 0 {
@@ -224,8 +224,8 @@ func (s *side) check(t *testing.T) {
 	}
 }
 
-// late checks that nothing was answered after its cancellation had been handled: who took
-// the request at near has decided (5).
+// late checks that nothing was answered after its cancellation had been handled: whoever took the
+// request at near has decided (5).
 func (w *chain) late(t *testing.T) {
 	t.Helper()
 	for _, s := range []*side{w.client, w.server} {

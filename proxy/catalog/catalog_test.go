@@ -61,7 +61,7 @@ func TestExposedNames(t *testing.T) {
 	}
 }
 
-// mirrored is a tool whose parameters go into headers.
+// mirrored is a tool with parameters that headers repeat.
 const mirrored = `{"name":%q,"inputSchema":{"type":"object","properties":{
 	"region":{"type":"string","x-mcp-header":"Region"},
 	"deep":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}}}}`

@@ -20,7 +20,7 @@ var glances = []string{
 	`{"resultType":"\u00e9"}`, `{"mimeType":"Type\"","resultType":"complete"}`, `{"":"Type","Type":""}`,
 }
 
-// A glance finds what Member does, however the result is written.
+// glance finds what Member finds, however the result is written.
 func TestGlance(t *testing.T) {
 	for _, text := range glances {
 		glanced(t, text)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// indexed is the table of a list, all of which the client may see.
+// indexed returns the table of a list that the client may see completely.
 func indexed(t *testing.T, k Kind, elements ...string) *Table {
 	t.Helper()
 	var raw []json.RawMessage
@@ -82,7 +82,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// A name that begins with the prefix of an upstream is of no other, whatever others list, and
+// A name with the prefix of an upstream belongs to no other upstream, whatever others list, and
 // whether that one has listed or not.
 func TestNoOtherPrefix(t *testing.T) {
 	list := func(names ...string) *Table {
