@@ -13,9 +13,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// TestUnread has clients that do not read their responses: what finds no room is
-// replaced by an error, small ones are not, and what has been read or given up makes
-// room again.
+// TestUnread uses clients that do not read their responses: a response without room is replaced by
+// an error, a small one is not, and reading or abandoning responses makes room again.
 func TestUnread(t *testing.T) {
 	t.Parallel()
 	large := `{"x":"` + strings.Repeat("x", 32<<20) + `"}` // more than sockets hold
@@ -65,8 +64,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// One principal that reads nothing takes no room from another, but for what several take
-// together.
+// A principal that does not read takes no room from another, except when several together do.
 func TestUnreadShares(t *testing.T) {
 	u := newBacklog(jsonrpc.Limits{})
 	who := func(i int) identity.Principal { return identity.Principal{Name: fmt.Sprint(i)} }
@@ -104,8 +102,8 @@ func TestUnreadShares(t *testing.T) {
 	}
 }
 
-// TestUnreadNotifications: whatever it is that clients of a principal do not read, and however
-// it travels, beyond the share streams end.
+// TestUnreadNotifications: whatever the clients of a principal do not read, and on whatever
+// transport, streams end beyond the share.
 func TestUnreadNotifications(t *testing.T) {
 	t.Parallel()
 	const size, clients = 16 << 20, 6 // more than sockets hold
@@ -189,7 +187,7 @@ func recvRequest(t *testing.T, conn jsonrpc.Conn) *jsonrpc.Message {
 	}
 }
 
-// TestUnreadInQueue: what waits for a WebSocket whose client does not read counts, too.
+// TestUnreadInQueue: messages that wait for a WebSocket whose client does not read count, too.
 func TestUnreadInQueue(t *testing.T) {
 	ts := newManualServer(t, func(h *HTTP) {
 		h.init()
@@ -203,8 +201,8 @@ func TestUnreadInQueue(t *testing.T) {
 	}
 }
 
-// A cut that comes when a plain response is out does not touch its connection, whose handler
-// may have returned.
+// A cut after a plain response was sent does not touch its connection, whose handler may have
+// returned.
 func TestCutAfterAPlainResponse(t *testing.T) {
 	s := newHTTPSession(caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
 	m := jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)
@@ -226,7 +224,7 @@ func TestCutAfterAPlainResponse(t *testing.T) {
 	}
 }
 
-// A response that has no room on HTTP+SSE becomes an error: its client waits for one.
+// A response without room on HTTP+SSE becomes an error, because its client waits for it.
 func TestUnreadResponseOnSSE(t *testing.T) {
 	ts := newManualServer(t, func(h *HTTP) {
 		h.init()

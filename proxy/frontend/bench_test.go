@@ -14,9 +14,8 @@ import (
 	"testing"
 )
 
-// BenchmarkPost measures the round trip of a call of 300 bytes on keep-alive
-// connections, with an echo in place of the proxy. The client is as thin as can
-// be, so that what is measured is the server.
+// BenchmarkPost measures the round trip of a call of 300 bytes on keep-alive connections, with an
+// echo instead of the proxy. The client is minimal, so that the benchmark measures the server.
 func BenchmarkPost(b *testing.B) {
 	benchmarkPosts(b, func(b *testing.B, addr string) func([]byte, int64) []byte {
 		session := benchSession(b, addr)
@@ -29,8 +28,8 @@ func BenchmarkModernPOST(b *testing.B) {
 	benchmarkPosts(b, func(*testing.B, string) func([]byte, int64) []byte { return benchModern })
 }
 
-// benchmarkPosts measures requests that the second function appends; the first is
-// called once, with the server's address.
+// benchmarkPosts measures the requests that the second function appends. The first is called once,
+// with the server's address.
 func benchmarkPosts(b *testing.B, begin func(*testing.B, string) func([]byte, int64) []byte) {
 	for _, clients := range []int{1, 64} {
 		b.Run(fmt.Sprintf("inFlight=%d", clients), func(b *testing.B) { benchmarkPost(b, clients, begin) })

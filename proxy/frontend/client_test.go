@@ -68,8 +68,8 @@ func (c *testClient) initialize(version string) {
 	}
 }
 
-// request returns a request as a good client makes it; set changes its headers,
-// as name, value pairs, where "" deletes.
+// request returns a well-formed request; set changes its headers, as name, value pairs, where ""
+// deletes.
 func (c *testClient) request(method, body string, set ...string) *http.Request {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), method, c.url, strings.NewReader(body))
@@ -175,7 +175,7 @@ func wantText(t *testing.T, m *jsonrpc.Message, want string) {
 	}
 }
 
-// events reads an event stream with a library that is not ours.
+// events reads an event stream with an independent library.
 type events struct {
 	t     *testing.T
 	next  func() (sse.Event, error, bool)

@@ -76,8 +76,8 @@ func TestDeleteAfterAccept(t *testing.T) {
 	wantRecvEnds(t, conn, errDeleted)
 }
 
-// TestServeCloses has Serve end the session: a request it never received was not
-// sent, one that it received was in flight.
+// TestServeCloses ends the session by Serve: a request that Serve never received was not sent, one
+// that it received was in flight.
 func TestServeCloses(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
@@ -93,8 +93,8 @@ func TestServeCloses(t *testing.T) {
 	wantRefusal(t, c.post(ping), http.StatusNotFound, -32600)
 }
 
-// TestD29 abandons a call and never returns: the session expires, Serve hears of
-// it, and later requests find nothing.
+// TestD29 abandons a call and never returns: the session expires, Serve gets the end, and later
+// requests are rejected.
 func TestD29_NeverReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conns <-chan jsonrpc.Conn
@@ -117,8 +117,8 @@ func TestD29_NeverReturns(t *testing.T) {
 	})
 }
 
-// TestD18 cancels a request before its response: the POST is ended, Serve learns
-// of it, and what Serve answers all the same is dropped.
+// TestD18 cancels a request before its response: the POST ends, Serve gets the cancellation, and
+// its late answer is dropped.
 func TestD18_CancelFirst(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
@@ -136,8 +136,8 @@ func TestD18_CancelFirst(t *testing.T) {
 	ev.end() // the late result is nowhere
 }
 
-// TestD17 cancels after the response, D20 initialize, D22 what never was: all are
-// handed on, and answered with nothing.
+// TestD17 cancels after the response, D20 initialize, D22 an unknown request: all cancellations are
+// passed on, and have no answer.
 func TestD17_D20_D22_CancelChangesNothing(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c := ts.at("/mcp")
@@ -165,8 +165,7 @@ func TestD17_D20_D22_CancelChangesNothing(t *testing.T) {
 	wantStatus(t, c.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), 202)
 }
 
-// TestD17_D18_Race lets the response and the cancel race: exactly one of both
-// ends the POST, every time.
+// TestD17_D18_Race races a response against a cancellation: exactly one of them ends the POST.
 func TestD17_D18_Race(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
@@ -205,7 +204,7 @@ func TestD45_BatchClosedMidway(t *testing.T) {
 	wantRecvEnds(t, conn, errDeleted)
 }
 
-// TestD15 drains: open sessions go on, new ones find 503.
+// TestD15 drains: open sessions continue, new ones get 503.
 func TestD15_Drain(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
@@ -236,7 +235,7 @@ func TestD15_Drain(t *testing.T) {
 	wantRefusal(t, c.post(ping), http.StatusNotFound, -32600)
 }
 
-// TestCloseWaits looks whether Close returns only when every Serve has.
+// TestCloseWaits checks that Close returns only after every Serve.
 func TestCloseWaits(t *testing.T) {
 	release := make(chan struct{})
 	ended := make(chan struct{})
@@ -282,8 +281,8 @@ func TestSessionCap(t *testing.T) {
 	ts.connect("2025-06-18")
 }
 
-// TestInboundIsBounded has a Serve that does not receive: POSTs wait, and one
-// whose client leaves meanwhile was never sent.
+// TestInboundIsBounded uses a Serve that does not receive: POSTs wait, and one whose client leaves
+// meanwhile is never sent.
 func TestInboundIsBounded(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
@@ -314,7 +313,7 @@ func TestInboundIsBounded(t *testing.T) {
 	}
 }
 
-// TestBadAnswer posts an unusable answer to a question: who asked hears of it.
+// TestBadAnswer posts an unusable answer to a question: its sender gets an error.
 func TestBadAnswer(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
@@ -324,8 +323,8 @@ func TestBadAnswer(t *testing.T) {
 	}
 }
 
-// TestInitializeDropped drops the connection before the session's id was told:
-// nobody can use the session, so it ends.
+// TestInitializeDropped drops the connection before the client knows the session's id: nobody can
+// use the session, so it ends.
 func TestInitializeDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conns <-chan jsonrpc.Conn
@@ -347,8 +346,8 @@ func TestInitializeDropped(t *testing.T) {
 	})
 }
 
-// TestChaos has clients that call, cancel, drop, resume and delete, all at once:
-// nothing gets stuck or stays.
+// TestChaos runs clients that call, cancel, drop, resume and delete at random: nothing hangs or
+// stays behind.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
@@ -389,8 +388,8 @@ func chaos(ts *testServer) {
 	}
 }
 
-// TestWithdrawReusedID withdraws a request that was cancelled and whose id is in
-// use again: the later one stays (race J).
+// TestWithdrawReusedID withdraws a cancelled request whose id is in use again: the later request
+// stays (race J).
 func TestWithdrawReusedID(t *testing.T) {
 	s := newHTTPSession(caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
 	messages := []*jsonrpc.Message{jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)}

@@ -35,8 +35,8 @@ func TestEventID(t *testing.T) {
 	}
 }
 
-// FuzzSSE writes events and reads them back with a library that is not ours. A
-// message comes back as it was; other data with each line end as \n.
+// FuzzSSE writes events and reads them back with an independent library. A message comes back
+// unchanged, other data with each line end as \n.
 func FuzzSSE(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","method":"x","params":{"s":"\u2028\n"}}`), []byte("a\r\n\rb\n"), 3, 17)
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result": [1,`+"\n\r"+`2]}`), []byte(": x\nid: 2\n\n"), 0, 0)
@@ -66,7 +66,7 @@ func FuzzSSE(f *testing.F) {
 	})
 }
 
-// lines returns data with its line ends as a reader gives them.
+// lines returns data with the line ends that a reader returns.
 func lines(data []byte) string {
 	return strings.ReplaceAll(strings.ReplaceAll(string(data), "\r\n", "\n"), "\r", "\n")
 }

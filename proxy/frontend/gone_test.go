@@ -41,7 +41,7 @@ func inLeaving(t *testing.T, setUp func(*HTTP), test func(*leaving)) {
 	})
 }
 
-// A neverEmpty answers what comes on a Conn, but for requests to "never" and "slow".
+// A neverEmpty answers the requests on a Conn, except for "never" and "slow".
 type neverEmpty struct{ jsonrpc.Conn }
 
 func (c neverEmpty) Read([]byte) (int, error) {
@@ -74,7 +74,7 @@ func (l *leaving) use() {
 	wantStatus(l.t, l.post(ping), http.StatusOK)
 }
 
-// lasts checks that the session ends just after d, because of cause.
+// lasts checks that the session ends just after d, with that cause.
 func (l *leaving) lasts(d time.Duration, cause error) {
 	l.t.Helper()
 	start := time.Now()
@@ -121,7 +121,7 @@ func TestSessionGone(t *testing.T) {
 			second()
 			l.lasts(gone, errGone)
 		},
-		// The TypeScript client after two retries, its user thinking.
+		// The TypeScript client after two retries, while its user thinks.
 		"goes on without a stream": func(l *leaving) {
 			l.listen()()
 			time.Sleep(gone - 1)

@@ -131,7 +131,7 @@ func TestGuardPreflight(t *testing.T) {
 	}
 }
 
-// TestGuardClients: what the Identifier says is what the client gets.
+// TestGuardClients: the client gets the refusals of the Identifier.
 func TestGuardClients(t *testing.T) {
 	g := &Guard{Clients: secret("secret")}
 	tests := []struct {
@@ -156,8 +156,7 @@ func TestGuardClients(t *testing.T) {
 	}
 }
 
-// TestUnknownUser: whom the system does not know on a Unix socket is refused, and is not
-// anybody.
+// TestUnknownUser: a user on a Unix socket whom the system does not know is refused.
 func TestUnknownUser(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system says of nobody who it is")
@@ -198,8 +197,8 @@ func TestGuardCheck(t *testing.T) {
 	}
 }
 
-// TestHeadersThatComeTwice: whoever takes the first and whoever takes the last of two
-// would not serve the same request, so nobody does.
+// TestHeadersThatComeTwice: components could use different values of a duplicate header, so such a
+// request is refused.
 func TestHeadersThatComeTwice(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.Guard.Clients = secret("secret") })
 	auth := []string{"Authorization", "Bearer secret"}
@@ -229,7 +228,7 @@ func TestHeadersThatComeTwice(t *testing.T) {
 	}
 }
 
-// TestTwoHosts: net/http refuses them for us. No client of ours would send two.
+// TestTwoHosts: net/http rejects them. No client sends two.
 func TestTwoHosts(t *testing.T) {
 	ts := newTestServer(t, nil)
 	for _, hosts := range []string{"Host: localhost\r\nHost: localhost\r\n", "Host: localhost\r\nHost: evil.example\r\n", "Host: localhost, evil.example\r\n"} {
@@ -250,7 +249,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// TestGuardCoversEverything looks for an endpoint that somebody forgot.
+// TestGuardCoversEverything looks for an endpoint without a guard.
 func TestGuardCoversEverything(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.Guard.Clients = secret("secret") })
 	for _, path := range []string{"/mcp", "/mcp/files", "/sse", "/message", "/ws", "/ws/files", "/", "/other"} {

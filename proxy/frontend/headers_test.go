@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// TestHeaderChecks makes every mistake a modern client can make, also two at once,
-// where the first in the order of the checks counts.
+// TestHeaderChecks makes every mistake that a modern client can make, also two at once; then the
+// first check decides.
 func TestHeaderChecks(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Limits = jsonrpc.Limits{Message: 4 << 10}
@@ -134,8 +134,8 @@ func TestHeaderChecks(t *testing.T) {
 	}
 }
 
-// TestModernNotifications: without a version they mean nothing, cancels never do,
-// and one that names its version is handed on.
+// TestModernNotifications: those without a version are ignored, cancellations always are, and one
+// with a version is passed on.
 func TestModernNotifications(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -151,7 +151,7 @@ func TestModernNotifications(t *testing.T) {
 	wantText(t, conntest.Recv(t, <-ts.conns), note)
 }
 
-// TestModernInSession: a modern message is one also on the way of a session.
+// TestModernInSession: a modern message stays modern even with a session header.
 func TestModernInSession(t *testing.T) {
 	ts := newTestServer(t, nil)
 	c := ts.connect("2025-11-25")
@@ -160,7 +160,7 @@ func TestModernInSession(t *testing.T) {
 	wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
-// TestModernMethods: there is only POST, except for who has a session.
+// TestModernMethods: there is only POST, except for clients with a session.
 func TestModernMethods(t *testing.T) {
 	ts := newTestServer(t, nil)
 	c := ts.at("/mcp")
@@ -174,7 +174,7 @@ func TestModernMethods(t *testing.T) {
 	}
 }
 
-// TestModernUnserved: a program that serves sessions alone says so.
+// TestModernUnserved: a program that serves only sessions refuses modern clients.
 func TestModernUnserved(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.ServePrincipal = nil })
 	body := wantStatus(t, ts.at("/mcp").do(ts.at("/mcp").modern("5", "x", "")), http.StatusBadRequest)

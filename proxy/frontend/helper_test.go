@@ -39,15 +39,14 @@ func newTestServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	return ts
 }
 
-// wantNoneUnread checks that what was counted was given back, when all handlers have
-// returned.
+// wantNoneUnread checks that all counted bytes are freed when all handlers have returned.
 func (ts *testServer) wantNoneUnread() {
 	if n := ts.open.backlog.bytes.Load(); n != 0 {
 		ts.t.Errorf("%d bytes wait to be read, and nobody knows of them", n)
 	}
 }
 
-// waiting returns how many bytes wait for clients that are there, and on small streams.
+// waiting returns the bytes that wait for connected clients, and on small streams.
 func (ts *testServer) waiting() int {
 	u := ts.open.backlog
 	u.mu.Lock()
@@ -65,8 +64,8 @@ func (ts *testServer) waiting() int {
 	return n
 }
 
-// newBubbleServer is newTestServer for the inside of a synctest bubble. Its
-// connections hold nothing: a write waits for the read.
+// newBubbleServer is newTestServer inside a synctest bubble. Its connections have no buffer: a
+// write waits for the read.
 func newBubbleServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	t.Helper()
 	ts := newHTTP(t, setUp)
@@ -129,8 +128,7 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// manual makes the sessions of h come out of the returned channel, for the test
-// to receive and send itself.
+// manual passes the sessions of h to the returned channel, so that the test receives and sends.
 func manual(h *HTTP) <-chan jsonrpc.Conn {
 	conns := make(chan jsonrpc.Conn, 16)
 	h.Serve = func(ctx context.Context, _ *identity.Identity, _ string, c jsonrpc.Conn) error {
@@ -160,7 +158,7 @@ func newManualServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	return ts
 }
 
-// An endedConn tells when its Recv has returned the end.
+// An endedConn reports when its Recv has returned the end.
 type endedConn struct {
 	jsonrpc.Conn
 	done chan struct{}
@@ -191,7 +189,7 @@ func principal(serve func(jsonrpc.Conn) error) func(context.Context, identity.Pr
 	}
 }
 
-// unknown serves clients of the modern era as one that knows no method.
+// unknown serves modern clients like a server that knows no method.
 func unknown(c jsonrpc.Conn) error {
 	for {
 		m, err := c.Recv()
@@ -229,7 +227,7 @@ func echoed(m *jsonrpc.Message) *jsonrpc.Message {
 	return jsonrpc.NewResult(m.ID, m.Params)
 }
 
-// initializeResult agrees to the version that was asked for; "refuse" fails.
+// initializeResult accepts the requested version; "refuse" fails.
 func initializeResult(m *jsonrpc.Message) *jsonrpc.Message {
 	version, _ := jsonrpc.Member(m.Params, "protocolVersion")
 	if string(version) == `"refuse"` {
@@ -239,7 +237,7 @@ func initializeResult(m *jsonrpc.Message) *jsonrpc.Message {
 		`,"capabilities":{"tools":{}},"serverInfo":{"name":"test","version":"1"}}`))
 }
 
-// only returns the one session of ts, to look at what no client can see.
+// only returns the one session of ts, to look at what clients cannot see.
 func (ts *testServer) only() *httpSession {
 	ts.t.Helper()
 	ts.open.mu.Lock()
@@ -253,15 +251,15 @@ func (ts *testServer) only() *httpSession {
 	return nil
 }
 
-// connections returns how many there are of all kinds, and how many sessions clients
-// can still use.
+// connections returns the number of connections of all kinds, and of sessions that clients can
+// still use.
 func (ts *testServer) connections() (open, sessions int) {
 	ts.open.mu.Lock()
 	defer ts.open.mu.Unlock()
 	return ts.open.counted, len(ts.open.byID)
 }
 
-// holds is how much a session remembers.
+// holds returns how much a session keeps.
 type holds struct{ streams, pending, stored, bytes, dropped, open int }
 
 func (s *httpSession) holds() holds {

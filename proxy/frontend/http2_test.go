@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// certificate returns one for tests. It is made outside of bubbles.
+// certificate returns a certificate for tests. It is created outside of bubbles.
 func certificate() tls.Certificate {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
@@ -37,8 +37,8 @@ func newHTTP2Server(t *testing.T, cert tls.Certificate, setUp func(*HTTP)) *test
 	return ts
 }
 
-// TestHTTP2: streams last as long as over HTTP/1.1, however long they are idle, and a
-// modern client cancels by closing one of many.
+// TestHTTP2: streams last as over HTTP/1.1, however long they are idle, and a modern client cancels
+// by closing one of many.
 func TestHTTP2(t *testing.T) {
 	cert := certificate()
 	synctest.Test(t, func(t *testing.T) {

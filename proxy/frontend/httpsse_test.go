@@ -50,7 +50,7 @@ func TestLegacy(t *testing.T) {
 	wantRefusal(t, ts.at("/message?sessionId=nobody").post(ping), 404, jsonrpc.CodeInvalidRequest)
 	wantRefusal(t, ts.at("/sse").get("Accept", "application/json"), 406, jsonrpc.CodeInvalidRequest)
 
-	// The id of one transport is of no use on the other.
+	// A session id of one transport is not valid on the other.
 	other := ts.at("/mcp")
 	other.session, other.version = c.url[strings.Index(c.url, "=")+1:], "2025-06-18"
 	wantRefusal(t, other.post(ping), 404, jsonrpc.CodeInvalidRequest)
@@ -62,7 +62,7 @@ func TestLegacy(t *testing.T) {
 	})
 }
 
-// TestD36 drops the GET: the session is over, and POSTs find nothing.
+// TestD36 drops the GET: the session is over, and POSTs are rejected.
 func TestD36_LegacyDrop(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, ev := ts.connectLegacy()
@@ -74,8 +74,8 @@ func TestD36_LegacyDrop(t *testing.T) {
 	wantRefusal(t, c.post(ping), http.StatusNotFound, jsonrpc.CodeInvalidRequest)
 }
 
-// TestLegacyServeCloses has Serve end the session: the stream just ends, after
-// what was sent before.
+// TestLegacyServeCloses ends the session by Serve: the stream ends after the messages that were
+// sent before.
 func TestLegacyServeCloses(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, ev := ts.connectLegacy()

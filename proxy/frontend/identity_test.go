@@ -19,7 +19,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// People are an Identifier that knows a client by its token.
+// People are an Identifier that identifies clients by token.
 type people map[string]*identity.Identity
 
 func (p people) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
@@ -59,13 +59,13 @@ func person(name string, scopes ...string) *identity.Identity {
 	return &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: "i", Name: name}, Scopes: scopes}
 }
 
-// until returns who, for so long.
+// until returns who with an expiry.
 func until(who *identity.Identity, d time.Duration) *identity.Identity {
 	who.Expires = time.Now().Add(d)
 	return who
 }
 
-// as returns c with a token on each request.
+// as returns c with a token in each request.
 func (c *testClient) as(token string) *testClient {
 	mine, to := *c, c.http.Transport
 	if other, ok := to.(bearing); ok {
@@ -86,8 +86,8 @@ func (b bearing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
-// TestRefusals: on every path a refusal has its status, its challenge, and an error that
-// says why; and it begins nothing.
+// TestRefusals: on every path a refusal has its status, its challenge, and an error with the
+// reason, and begins nothing.
 func TestRefusals(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.Guard.Clients, h.Guard.AllowedOrigins = people{}, []string{"https://app.example"} })
 	for status, code := range map[int]int{400: -32600, 401: -32600, 403: -32600, 429: -32603, 503: -32603} {
@@ -115,8 +115,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestMetadata: everybody may read how to prove who one is, whatever page they are on,
-// but not under a name that is not ours.
+// TestMetadata: everybody may read the metadata, from pages of any origin, but not under a foreign
+// Host.
 func TestMetadata(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.Guard.Clients = people{} })
 	const root = "/.well-known/oauth-protected-resource"
@@ -141,8 +141,8 @@ func TestMetadata(t *testing.T) {
 	wantStatus(t, newTestServer(t, nil).at(root).get(), 404) // nothing is asked for
 }
 
-// TestEachMessageSaysWho: a session belongs to a principal, and each message has the
-// identity that came with it.
+// TestEachMessageSaysWho: a session belongs to a principal, and each message has the identity of
+// its request.
 func TestEachMessageSaysWho(t *testing.T) {
 	all := people{"old": person("a", "read"), "new": person("a", "read", "write"), "other": person("b")}
 	ts := newManualServer(t, func(h *HTTP) { h.Guard.Clients = all })
@@ -196,8 +196,7 @@ func (ts *testServer) asLegacy(token string) (*testClient, legacyStream) {
 	return c, legacyStream{ev, session}
 }
 
-// TestModernFrom: the requests of one principal share a connection, and each says with
-// which proof it came.
+// TestModernFrom: requests of one principal share a connection, and each has its own identity.
 func TestModernFrom(t *testing.T) {
 	all := people{"old": person("a", "read"), "new": person("a", "read", "write"), "other": person("b")}
 	ts := newPrincipalServer(t, func(h *HTTP) { h.Guard.Clients = all })
@@ -220,8 +219,8 @@ func TestModernFrom(t *testing.T) {
 	}
 }
 
-// TestSessionOfAnother: who has the id of a session and events, and is another principal,
-// can do nothing with it, on any path; and its client does not notice.
+// TestSessionOfAnother: another principal cannot use the id of a session or an event on any path,
+// and the session's client does not notice.
 func TestSessionOfAnother(t *testing.T) {
 	ts := newManualServer(t, func(h *HTTP) { h.Guard.Clients = people{"a": person("a"), "b": person("b")} })
 	c := ts.at("/mcp").as("a")
@@ -250,7 +249,7 @@ func TestSessionOfAnother(t *testing.T) {
 	wantText(t, conntest.Recv(t, conn), `{"jsonrpc":"2.0","id":7,"result":{}}`) // and nothing before
 }
 
-// refused returns an answer that a policy gives.
+// refused returns a refusal by a policy.
 func refused(id jsonrpc.ID, why *identity.Refusal) *jsonrpc.Message {
 	m := jsonrpc.NewError(id, &jsonrpc.Error{Code: -32603, Message: why.Text})
 	m.Refused = why
@@ -262,7 +261,7 @@ var (
 	tooFast = &identity.Refusal{Status: 429, Text: "slower", RetryAfter: 2100 * time.Millisecond}
 )
 
-// wantRefused checks an answer of HTTP that a policy has given.
+// wantRefused checks an HTTP response with a refusal by a policy.
 func wantRefused(t *testing.T, resp *http.Response, why *identity.Refusal) {
 	t.Helper()
 	wantBody(t, resp, why.Status, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"`+why.Text+`"}}`)
@@ -275,9 +274,8 @@ func wantRefused(t *testing.T, resp *http.Response, why *identity.Refusal) {
 	}
 }
 
-// TestRefusedAnswers: what a policy refuses has the status of that, in both eras, so that
-// clients of HTTP step up, or wait. In a stream that has begun, and in a batch, it is the
-// error alone.
+// TestRefusedAnswers: a refusal by a policy has its status, in both eras, so that HTTP clients can
+// step up or wait. In a stream that has begun, and in a batch, there is only the error.
 func TestRefusedAnswers(t *testing.T) {
 	for _, why := range []*identity.Refusal{noScope, tooFast} {
 		ts := newManualServer(t, func(h *HTTP) { h.Guard.Clients = people{"a": person("a")} })
@@ -340,7 +338,7 @@ func TestRefusedAnswers(t *testing.T) {
 	}
 }
 
-// TestRefusedInitialize: there is no session then.
+// TestRefusedInitialize: there is no session afterwards.
 func TestRefusedInitialize(t *testing.T) {
 	ts := newManualServer(t, func(h *HTTP) { h.Guard.Clients = people{"a": person("a")} })
 	c := ts.at("/mcp").as("a")
@@ -359,7 +357,7 @@ func TestRefusedInitialize(t *testing.T) {
 	})
 }
 
-// TestRefusedOnAWebSocket: it has no statuses, and neither has HTTP+SSE.
+// TestRefusedOnAWebSocket: WebSockets have no statuses, and neither has HTTP+SSE.
 func TestRefusedOnAWebSocket(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Serve = untilDone(func(c jsonrpc.Conn) error {
@@ -383,7 +381,7 @@ func TestRefusedOnAWebSocket(t *testing.T) {
 	wantText(t, ev.one().message(t), want)
 }
 
-// TestAdmit: it is asked at the beginning of each connection, and told of each end once.
+// TestAdmit: Admit is called at the beginning of each connection, and leave once at its end.
 func TestAdmit(t *testing.T) {
 	var asked, open atomic.Int32
 	var full atomic.Bool
@@ -456,8 +454,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestExpiredWebSocket: the session ends with a cause, what waits gets the one error from
-// it, and the close frame says why.
+// TestExpiredWebSocket: the session ends with a cause, open requests get the error for it, and the
+// close frame has the reason.
 func TestExpiredWebSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause error
@@ -488,9 +486,9 @@ func TestExpiredWebSocket(t *testing.T) {
 	})
 }
 
-// TestExpiredStreams: the stream of a GET ends with the token. The session waits for the
-// next good one, and so does what was sent meanwhile; a response that is under way is
-// written to its end. A session of HTTP+SSE ends with its stream.
+// TestExpiredStreams: the stream of a GET ends with the token. The session waits for the next valid
+// token, and so do later messages; a response in progress is written to its end. A session of
+// HTTP+SSE ends with its stream.
 func TestExpiredStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conns <-chan jsonrpc.Conn
@@ -595,7 +593,7 @@ func TestExpiredListen(t *testing.T) {
 	})
 }
 
-// TestNoTimers: who never expires needs none.
+// TestNoTimers: identities that never expire need no timer.
 func TestNoTimers(t *testing.T) {
 	ctx, cancel := new(Guard).whileGood(t.Context(), person("a"))
 	defer cancel()

@@ -30,7 +30,7 @@ func newPrincipalServer(t *testing.T, setUp func(*HTTP)) *testServer {
 	return ts
 }
 
-// newBubblePrincipals returns a client in a bubble, and the conns as they are made.
+// newBubblePrincipals returns a client in a bubble, and the conns as they begin.
 func newBubblePrincipals(t *testing.T) (*testClient, <-chan jsonrpc.Conn) {
 	t.Helper()
 	var conns <-chan jsonrpc.Conn
@@ -38,7 +38,7 @@ func newBubblePrincipals(t *testing.T) (*testClient, <-chan jsonrpc.Conn) {
 	return ts.at("/mcp"), conns
 }
 
-// manualPrincipal makes the conns of h come out of the returned channel.
+// manualPrincipal passes the conns of h to the returned channel.
 func manualPrincipal(h *HTTP) <-chan jsonrpc.Conn {
 	manually := &HTTP{}
 	conns := manual(manually)
@@ -48,8 +48,8 @@ func manualPrincipal(h *HTTP) <-chan jsonrpc.Conn {
 	return conns
 }
 
-// modern returns a POST as a good modern client makes it. params may be "", and
-// have the _meta put in; set changes headers as in request.
+// modern returns a well-formed modern POST. params may be "", and get a _meta; set changes headers
+// as in request.
 func (c *testClient) modern(id, method, params string, set ...string) *http.Request {
 	c.t.Helper()
 	headers := []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method}
@@ -72,7 +72,7 @@ func nonEmpty(all ...string) (some []string) {
 	return some
 }
 
-// named returns what Mcp-Name says for params.
+// named returns the Mcp-Name for params.
 func named(params string) string {
 	var p struct{ Name, URI, TaskID string }
 	json.Unmarshal([]byte("{"+params+"}"), &p)

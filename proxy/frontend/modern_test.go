@@ -16,8 +16,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// TestModernPlain: a response that is there soon goes as JSON, with the status of
-// its code, under the id as the client wrote it.
+// TestModernPlain: a response that comes soon is sent as JSON, with the status of its code, under
+// the client's id.
 func TestModernPlain(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -51,8 +51,8 @@ func TestModernPlain(t *testing.T) {
 	}
 }
 
-// TestModernHeaders: the headers that repeat arguments go along, and no others. A
-// client that has none says so.
+// TestModernHeaders: the headers that repeat arguments are passed on, and no others. A client
+// without any is marked so.
 func TestModernHeaders(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -78,8 +78,8 @@ func TestModernHeaders(t *testing.T) {
 	}
 }
 
-// TestModernStream: what precedes the response makes it an event stream, without
-// ids, which the response ends.
+// TestModernStream: messages before the response make it an event stream without ids, which the
+// response ends.
 func TestModernStream(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp/files")
@@ -106,8 +106,8 @@ func TestModernStream(t *testing.T) {
 	stream.end()
 }
 
-// TestModernTime: a response that takes long still has its status; only after 15 s
-// the stream begins, and is kept alive by comments.
+// TestModernTime: a response that takes long still has its status; only after 15 s the stream
+// begins, and comments keep it alive.
 func TestModernTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, conns := newBubblePrincipals(t)
@@ -135,8 +135,7 @@ func TestModernTime(t *testing.T) {
 	})
 }
 
-// TestD32 drops a POST: the request is cancelled at once, and a late response goes
-// nowhere.
+// TestD32 drops a POST: the request is cancelled at once, and a late response is dropped.
 func TestD32_BeforeHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, conns := newBubblePrincipals(t)
@@ -195,8 +194,7 @@ func TestD32_Listen(t *testing.T) {
 	wantDead(t, conn, c, m)
 }
 
-// TestD32_Unread drops a POST that nobody has received: there is nothing to
-// cancel, or to run.
+// TestD32_Unread drops a POST that Recv has not returned: there is nothing to cancel or to run.
 func TestD32_Unread(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -213,8 +211,7 @@ func TestD32_Unread(t *testing.T) {
 	}
 }
 
-// wantDead sends late messages for m, which must go nowhere, and checks that the
-// conn lives.
+// wantDead sends late messages for m, which must be dropped, and checks that the conn still works.
 func wantDead(t *testing.T, conn jsonrpc.Conn, c *testClient, m *jsonrpc.Message) {
 	t.Helper()
 	for _, late := range []*jsonrpc.Message{noted(m, "notifications/late", `{}`), jsonrpc.NewResult(m.ID, json.RawMessage(`{}`))} {
@@ -252,8 +249,7 @@ func TestModernSameIDs(t *testing.T) {
 	}
 }
 
-// TestModernListen: the frames of a listen name the client's listen, however they
-// are addressed.
+// TestModernListen: the messages of a listen have the client's own id, however they are addressed.
 func TestModernListen(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -278,15 +274,15 @@ func TestModernListen(t *testing.T) {
 	}
 }
 
-// TestModernListenRefused: an error is no reason for a stream.
+// TestModernListenRefused: an error does not begin a stream.
 func TestModernListenRefused(t *testing.T) {
 	ts := newTestServer(t, nil)
 	c := ts.at("/mcp")
 	wantBody(t, c.do(c.modern("1", mcp.MethodListen, "")), 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}`)
 }
 
-// TestModernSlowReader has a client that does not read its stream: others go on,
-// and it is given up when too much has come for it.
+// TestModernSlowReader uses a client that does not read its stream: others continue, and its
+// request is cancelled when too much waits.
 func TestModernSlowReader(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -311,7 +307,7 @@ func TestModernSlowReader(t *testing.T) {
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", other)), `{"jsonrpc":"2.0","id":2,"result":{}}`)
 }
 
-// TestModernLargeResponse is no client that does not read.
+// TestModernLargeResponse: a large response does not count as unread.
 func TestModernLargeResponse(t *testing.T) {
 	t.Parallel()
 	ts := newPrincipalServer(t, nil)
@@ -327,7 +323,7 @@ func TestModernLargeResponse(t *testing.T) {
 	wantText(t, stream.one().message(t), `{"jsonrpc":"2.0","id":1,"result":`+large+`}`)
 }
 
-// TestModernLongStream: what has been read counts no more.
+// TestModernLongStream: what has been read no longer counts.
 func TestModernLongStream(t *testing.T) {
 	t.Parallel()
 	ts := newPrincipalServer(t, nil)

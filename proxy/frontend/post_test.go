@@ -66,8 +66,8 @@ func TestPostRefusals(t *testing.T) {
 	wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
 }
 
-// TestD44 is a malformed message: one -32700 without an id, and Serve sees none
-// of it.
+// TestD44 posts a malformed message: the response is one -32700 without an id, and Serve does not
+// receive it.
 func TestD44_MalformedMessage(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
@@ -132,8 +132,7 @@ func TestPostLargeResponse(t *testing.T) {
 	}
 }
 
-// TestEndlessBody sends a body that never ends: it is refused when it passes the
-// limit, and nothing of it is kept.
+// TestEndlessBody sends an endless body: it is refused at the limit, and its memory is freed.
 func TestEndlessBody(t *testing.T) {
 	t.Parallel()
 	ts := newTestServer(t, func(h *HTTP) { h.Limits.Message = 64 << 10 })
@@ -224,8 +223,8 @@ func TestSessionIDIsVisibleASCII(t *testing.T) {
 	}
 }
 
-// TestD25 sends a second request with an id that is in flight: it is refused, and
-// the first is answered as if nothing had been.
+// TestD25 sends a second request with an id that is in flight: it is refused, and the first is
+// answered normally.
 func TestD25_DuplicateID(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
@@ -286,8 +285,7 @@ func TestBatchAsEvents(t *testing.T) {
 	ev.end()
 }
 
-// What nobody reads is not waited for without end either: net/http takes a body
-// in before it answers.
+// Unread bodies have a time limit, too, because net/http reads them before it answers.
 func TestBodyThatNeverComes(t *testing.T) {
 	for name, head := range map[string]string{
 		"refused by the guard": "POST /mcp HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 9\r\n",
@@ -314,8 +312,8 @@ func TestBodyThatNeverComes(t *testing.T) {
 	}
 }
 
-// Large bodies are in memory until they are complete, so only so many are taken
-// in at a time; a small one is not held up by them.
+// Large bodies stay in memory until they are complete, so their number is bounded. They do not
+// delay small ones.
 func TestLargeBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := newBubbleServer(t, nil)
@@ -342,7 +340,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 	})
 }
 
-// A principal whose large bodies take all places leaves some to others, and they to each
+// A principal whose large bodies take all slots leaves some to others, who also leave some to each
 // other.
 func TestLargeBodiesOfOthers(t *testing.T) {
 	b := newBodySlots()

@@ -26,8 +26,7 @@ func (c *principalConn) holds() connHolds {
 	return connHolds{c.in.Len(), c.waiting.Len(), c.idle.open}
 }
 
-// onlyPrincipal returns the one principal's connection of ts, to look at what no client
-// can see.
+// onlyPrincipal returns the one principal's connection of ts, to look at what clients cannot see.
 func (ts *testServer) onlyPrincipal() *principalConn {
 	ts.t.Helper()
 	modern := ts.streamable.modern
@@ -42,8 +41,8 @@ func (ts *testServer) onlyPrincipal() *principalConn {
 	return nil
 }
 
-// TestModernEnd: when Serve closes, what it received was in flight, the rest not
-// sent; the next POST finds a new conn, once the old one is gone.
+// TestModernEnd: when Serve closes, received requests were in flight, the others not sent; the next
+// POST gets a new conn after the old one has ended.
 func TestModernEnd(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -71,8 +70,7 @@ func TestModernEnd(t *testing.T) {
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", third)), `{"jsonrpc":"2.0","id":3,"result":{}}`)
 }
 
-// TestModernEndsAtOnce: a Serve that refuses costs each POST one error, and nobody
-// tries again for ever.
+// TestModernEndsAtOnce: a Serve that refuses costs each POST one error, without endless retries.
 func TestModernEndsAtOnce(t *testing.T) {
 	served := make(chan struct{}, 16)
 	ts := newTestServer(t, func(h *HTTP) {
@@ -92,7 +90,7 @@ func TestModernEndsAtOnce(t *testing.T) {
 	}
 }
 
-// TestModernPaths: each path has its conn, and each principal.
+// TestModernPaths: each path and each principal has its own conn.
 func TestModernPaths(t *testing.T) {
 	ts := newPrincipalServer(t, func(h *HTTP) { h.Sessions = 2 })
 	all, files := ts.at("/mcp"), ts.at("/mcp/files")
@@ -106,7 +104,7 @@ func TestModernPaths(t *testing.T) {
 	wantRefusal(t, all.post(strings.Replace(initializeText, "%", "2025-11-25", 1)), 503, -32603)
 }
 
-// TestModernIdle: a conn ends when no POST was open for a while, not before.
+// TestModernIdle: a conn ends if no POST was open for a while, not earlier.
 func TestModernIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conns <-chan jsonrpc.Conn
@@ -134,8 +132,8 @@ func TestModernIdle(t *testing.T) {
 	})
 }
 
-// TestModernDrain: what is in flight goes on, nothing new comes, and Close answers
-// what is left.
+// TestModernDrain: open requests continue, new ones are refused, and Close answers those that are
+// left.
 func TestModernDrain(t *testing.T) {
 	ts := newPrincipalServer(t, nil)
 	c := ts.at("/mcp")
@@ -153,8 +151,8 @@ func TestModernDrain(t *testing.T) {
 	wantRefusal(t, c.do(c.modern("4", "x", "")), 503, -32603)
 }
 
-// TestModernPrincipal: all who have the token are one principal, and another than
-// those who need none.
+// TestModernPrincipal: all clients with the token are one principal, different from clients without
+// one.
 func TestModernPrincipal(t *testing.T) {
 	for token, want := range map[string]string{"": "anonymous", "secret": "token:default"} {
 		principals := make(chan string, 4)

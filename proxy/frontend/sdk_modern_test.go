@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// modernScripted is a tiny modern server. "notify" makes progress, "never" tells
-// started, and cancelled when it is; any other tool returns its arguments.
+// modernScripted is a small modern server. "notify" sends progress, "never" reports started, and
+// cancelled when it is; any other tool returns its arguments.
 func modernScripted(c jsonrpc.Conn, started, cancelled chan<- struct{}) error {
 	for {
 		m, err := c.Recv()
@@ -55,8 +55,7 @@ func callModern(c jsonrpc.Conn, m *jsonrpc.Message, started chan<- struct{}) {
 	c.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"resultType":"complete","content":[{"type":"text","text":`+string(text)+`}]}`)))
 }
 
-// TestSDKModernClient has the official Go client as the peer, which finds out that
-// there are no sessions.
+// TestSDKModernClient uses the official Go client, which finds out that there are no sessions.
 func TestSDKModernClient(t *testing.T) {
 	started, cancelled := make(chan struct{}, 1), make(chan struct{}, 10)
 	ts := newTestServer(t, func(h *HTTP) {

@@ -13,8 +13,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// scripted is a tiny server: the tool "ask" elicits before it answers, "notify"
-// makes progress on the call's stream and logs on the standalone one.
+// scripted is a small server: the tool "ask" elicits before it answers, "notify" sends progress on
+// the call's stream and log messages on the standalone one.
 func scripted(c jsonrpc.Conn) error {
 	asking := make(map[jsonrpc.ID]jsonrpc.ID) // question → call
 	for n := int64(1); ; n++ {
@@ -59,8 +59,7 @@ func callScripted(c jsonrpc.Conn, m *jsonrpc.Message, n int64, asking map[jsonrp
 	}
 }
 
-// TestSDKClient has the official Go client as the peer, with and without the
-// token, over both transports of HTTP.
+// TestSDKClient uses the official Go client, with and without the token, over both HTTP transports.
 func TestSDKClient(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) {
 		h.Serve = untilDone(scripted)
@@ -142,8 +141,8 @@ func callSDK(t *testing.T, cs *mcp.ClientSession, tool, want string) {
 	}
 }
 
-// TestD28_SDKClient cuts all connections of the official client while a call is
-// in flight: it resumes, and the call returns.
+// TestD28_SDKClient cuts all connections of the official client during a call: the client resumes,
+// and the call returns.
 func TestD28_SDKClient(t *testing.T) {
 	t.Parallel()
 	started, finish := make(chan struct{}), make(chan struct{})

@@ -53,7 +53,7 @@ func TestStdioCloseAfterHalfClose(t *testing.T) {
 	}, func() { s.Close() })
 }
 
-// A broken stdout shows in a Send, and then ends Recv, though stdin is open.
+// A broken stdout fails Send, and then ends Recv, although stdin is open.
 func TestStdioBrokenStdout(t *testing.T) {
 	s, _, stdout := newStdio(t)
 	stdout.Close()
@@ -74,7 +74,7 @@ func TestStdioInvalidLine(t *testing.T) {
 	}
 }
 
-// What Send accepted is there after Close, however much that is.
+// Messages that Send accepted are written before Close returns, however large they are.
 func TestStdioCloseKeepsWhatWasSent(t *testing.T) {
 	s, _, stdout := newStdio(t)
 	text := make(chan string, 1)
@@ -108,7 +108,7 @@ func wantGone(t *testing.T, c jsonrpc.Conn) {
 	}
 }
 
-// sized returns a message with size more bytes than the least.
+// sized returns a message that is size bytes larger than the smallest.
 func sized(size int) *jsonrpc.Message {
 	return jsonrpc.NewNotification("a", json.RawMessage(`["`+strings.Repeat("x", size)+`"]`))
 }

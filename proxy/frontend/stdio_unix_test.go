@@ -26,10 +26,10 @@ import (
 // the names in stdioProcesses.
 const processEnv = "FRONTEND_TEST_PROCESS"
 
-// stdioProcesses are what such a process does with its client. What each returns
-// it says on stderr, as its last line.
+// stdioProcesses are the things that such a process does with its client. Their result is the last
+// line on stderr.
 var stdioProcesses = map[string]func(s *Stdio) string{
-	// echo answers until the client is gone.
+	// echo answers until the client has left.
 	"echo": func(s *Stdio) string {
 		eof := false
 		for {
@@ -63,14 +63,14 @@ var stdioProcesses = map[string]func(s *Stdio) string{
 		s.Close()
 		return fmt.Sprintf("closed=%v", errors.Is(<-end, jsonrpc.ErrClosed))
 	},
-	// close leaves while the client says nothing.
+	// close ends while the client is silent.
 	"close": func(s *Stdio) string {
 		s.Close()
 		s.Close()
 		_, err := s.Recv()
 		return fmt.Sprintf("closed=%v", errors.Is(err, jsonrpc.ErrClosed))
 	},
-	// chatter writes to stdout and stderr until the client is gone, and on.
+	// chatter writes to stdout and stderr until the client has left, and longer.
 	"chatter": func(s *Stdio) string {
 		var err error
 		for err == nil {
@@ -94,8 +94,7 @@ func init() {
 	os.Exit(0)
 }
 
-// A stdioProcess runs one of those, on blocking descriptors as most clients
-// pass them.
+// A stdioProcess runs one of those on blocking descriptors, which most clients pass.
 type stdioProcess struct {
 	cmd           *exec.Cmd
 	stdin, stdout *os.File
@@ -141,7 +140,7 @@ func (p *stdioProcess) pipes(t *testing.T) (in, out *os.File) {
 	return in, out
 }
 
-// wantEnd waits until the process has ended by itself, having said so.
+// wantEnd waits until the process has ended by itself with that line.
 func (p *stdioProcess) wantEnd(t *testing.T, said string) {
 	t.Helper()
 	got := <-p.said // CommandContext sees to the time
@@ -167,7 +166,7 @@ func TestD02_ProcessHalfClose(t *testing.T) {
 	p.wantEnd(t, "eof=true closed=true")
 }
 
-// A broken stdout does not kill the process, nor does SIGPIPE from elsewhere.
+// Neither a broken stdout nor SIGPIPE from elsewhere kills the process.
 func TestD01_ProcessSurvivesSIGPIPE(t *testing.T) {
 	p := startProcess(t, "chatter")
 	io.ReadFull(p.stdout, make([]byte, 10))
@@ -188,8 +187,7 @@ func TestD01_ProcessSurvivesSIGPIPE(t *testing.T) {
 	p.wantEnd(t, "eof=true closed=true")
 }
 
-// Some clients pass one pipe as stdout and stderr: then logging, too, writes to
-// what is broken.
+// Some clients pass one pipe as stdout and stderr. Then logging writes to a broken pipe, too.
 func TestD01_ProcessSurvivesBrokenStderr(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -211,19 +209,18 @@ func TestD01_ProcessSurvivesBrokenStderr(t *testing.T) {
 	}
 }
 
-// A client that does not read holds Send, but not Close, though a blocking
-// descriptor cannot be interrupted.
+// A client that does not read blocks Send but not Close, although a blocking descriptor cannot be
+// interrupted.
 func TestProcessCloseUnblocksSend(t *testing.T) {
 	startProcess(t, "flood").wantEnd(t, "closed=true")
 }
 
-// The goroutine that reads stdin cannot be ended, and does not hold the process.
+// The goroutine that reads stdin cannot be stopped, and does not keep the process alive.
 func TestProcessClosesWhileReading(t *testing.T) {
 	startProcess(t, "close").wantEnd(t, "closed=true")
 }
 
-// After the end of stdin the client still gets its answers, and Recv tells when
-// it is gone.
+// After the end of stdin the client still gets its answers, and Recv returns when it has left.
 func TestD02_StdioHalfClose(t *testing.T) {
 	s, stdin, stdout := newStdio(t)
 	io.WriteString(stdin, `{"jsonrpc":"2.0","id":1,"method":"a"}`+"\n"+`{"jsonrpc":"2.0","id":2,"method":"b"}`)
@@ -264,7 +261,7 @@ func TestD02_StdioHalfClose(t *testing.T) {
 	}
 }
 
-// Both ends at once, with answers on the way: gone, whichever shows first.
+// Both ends close at once, with answers on the way: the client has left, whichever shows first.
 func TestD01_StdioFullClose(t *testing.T) {
 	s, stdin, stdout := newStdio(t)
 	stdin.Close()
@@ -275,7 +272,7 @@ func TestD01_StdioFullClose(t *testing.T) {
 	wantGone(t, s)
 }
 
-// A broken stdout shows on all that a client may have passed.
+// A broken stdout is noticed on everything that a client may have passed.
 func TestPollBroken(t *testing.T) {
 	for name, pair := range map[string]func() (near, far *os.File, err error){
 		"Pipe":   func() (near, far *os.File, err error) { far, near, err = os.Pipe(); return },

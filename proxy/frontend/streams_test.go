@@ -69,7 +69,7 @@ func TestEventStreamHeaders(t *testing.T) {
 	wantRefusal(t, c.get("MCP-Protocol-Version", "2"), 400, -32600)
 }
 
-// TestPriming reads the raw bytes: only clients of 2025-11-25 understand them.
+// TestPriming reads the raw bytes, because only clients of 2025-11-25 understand them.
 func TestPriming(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, _ := ts.connectManual("2025-11-25")
@@ -145,8 +145,7 @@ func dropPost(t *testing.T, ts *testServer, c *testClient, n int) (lastID string
 	return lastID
 }
 
-// TestD27 drops the connection of a POST: the call goes on, and Serve hears of
-// nothing.
+// TestD27 drops the connection of a POST: the call continues, and Serve does not notice.
 func TestD27_DropIsNotCancel(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
@@ -166,7 +165,7 @@ func TestD27_DropIsNotCancel(t *testing.T) {
 	if err := conn.Send(result(1)); err != nil {
 		t.Errorf("Send to the dropped POST: %v", err)
 	}
-	// The response is on no other stream, but the question still finds the client.
+	// The response is on no other stream, but the client still gets the question.
 	ev := newEvents(t, c.get())
 	wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","id":9,"method":"elicitation/create"}`)
 	conntest.During(t, func() { wantText(t, onlyMessage(t, c.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`) }, func() {
@@ -177,8 +176,8 @@ func TestD27_DropIsNotCancel(t *testing.T) {
 	ev.end()
 }
 
-// TestD28 resumes a dropped POST: only that stream, only what came later, then
-// live until the response.
+// TestD28 resumes a dropped POST: it gets only that stream, only later events, and then live ones
+// until the response.
 func TestD28_Resume(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-11-25")
@@ -236,8 +235,8 @@ func TestResponseStoredWhileAway(t *testing.T) {
 	ev.end()
 }
 
-// TestStoreIsBounded floods a session whose client does not come: the oldest
-// events go, and each question among them is answered.
+// TestStoreIsBounded floods a session whose client does not read: the oldest events are dropped,
+// and each question among them is answered.
 func TestStoreIsBounded(t *testing.T) {
 	ts := newManualServer(t, nil)
 	c, conn := ts.connectManual("2025-06-18")
@@ -277,8 +276,7 @@ func TestStoreIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestStreamsAreForgotten runs many streams to their end: the store bounds how
-// many are remembered.
+// TestStreamsAreForgotten runs many streams to their end: the store bounds how many are kept.
 func TestStreamsAreForgotten(t *testing.T) {
 	t.Parallel()
 	ts := newTestServer(t, func(h *HTTP) { h.Serve = untilDone(chatty) })
@@ -362,8 +360,8 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// TestSlowReader has a client that stops reading its stream: Send waits, at most
-// for stall; then the stream is treated as dropped, and can be resumed.
+// TestSlowReader uses a client that stops reading its stream: Send blocks for at most stall; then
+// the stream counts as dropped, and can be resumed.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conns <-chan jsonrpc.Conn

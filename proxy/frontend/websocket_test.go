@@ -80,7 +80,7 @@ func TestWebSocketRefusals(t *testing.T) {
 	exchange(t, dialWS(t, ts.wsURL("/ws"))) // none of those kept its place
 }
 
-// Clients on WebSockets count like others, and make room when they leave.
+// Clients on WebSockets count like others, and free their place when they leave.
 func TestWebSocketSessionCap(t *testing.T) {
 	ts := newTestServer(t, func(h *HTTP) { h.Sessions = 1 })
 	first := dialWS(t, ts.wsURL("/ws"))
@@ -98,8 +98,7 @@ func TestWebSocketSessionCap(t *testing.T) {
 	})
 }
 
-// While the proxy drains no client is added; those that are there go on, and
-// Close ends them with 1001.
+// While the proxy drains no client is added. The others continue, and Close ends them with 1001.
 func TestD15_WebSocketDrain(t *testing.T) {
 	ts := newTestServer(t, nil)
 	client := dialWS(t, ts.wsURL("/ws"))
@@ -115,9 +114,8 @@ func TestD15_WebSocketDrain(t *testing.T) {
 	}, ts.HTTP.Close)
 }
 
-// TestSilentWebSocketClient: 40 s after the last byte from it a client is gone, whatever that
-// byte was, and a second look 1 s later has found nothing either ([jsonrpc.Watchdog]); one that
-// answers pings stays.
+// TestSilentWebSocketClient: a client is gone 40 s after its last byte, if a second Look 1 s later
+// finds nothing either ([jsonrpc.Watchdog]). A client that answers pings stays.
 func TestSilentWebSocketClient(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -147,8 +145,8 @@ func TestSilentWebSocketClient(t *testing.T) {
 	}
 }
 
-// upgrade opens a WebSocket whose client is the test itself: who reads from it answers
-// nothing.
+// upgrade opens a WebSocket whose client is the test itself, so that nothing is answered
+// automatically.
 func (ts *testServer) upgrade(headers ...string) io.ReadWriteCloser {
 	ts.t.Helper()
 	conn, err := ts.client.Transport.(*http.Transport).DialContext(ts.t.Context(), "", "")
@@ -165,8 +163,8 @@ func (ts *testServer) upgrade(headers ...string) io.ReadWriteCloser {
 	return conn
 }
 
-// TestLargeFramesAreBounded: large messages on WebSockets have the places and the time of large
-// bodies.
+// TestLargeFramesAreBounded: large messages on WebSockets have the slots and the time limit of
+// large bodies.
 func TestLargeFramesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := newBubbleServer(t, nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Whoever reads nothing loses the stream, and comes back.
+// A client that does not read loses its stream, and can return.
 func TestConnectionThatMayReturn(t *testing.T) {
 	for end, want := range map[error]bool{
 		&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Err: errors.New("reset")}: false,
@@ -27,7 +27,7 @@ func TestConnectionThatMayReturn(t *testing.T) {
 	}
 }
 
-// What is told last arrives, but a server that does not read is not waited for.
+// The last messages arrive, but a server that does not read is not waited for.
 func TestD06_ConnectionLeavesServerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newPooled(t)
@@ -50,7 +50,7 @@ func TestD06_ConnectionLeavesServerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// A call is suspended as long as it waits for its client, and its server for that.
+// A call counts as suspended while it waits for its client and its server waits for that.
 func TestParked(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		suspended := func(want int) {

@@ -153,7 +153,7 @@ func TestStamped(t *testing.T) {
 	}
 }
 
-// FuzzEdited holds edited against jsonrpc.Set, which does the same more slowly.
+// FuzzEdited compares edited with jsonrpc.Set, which does the same more slowly.
 func FuzzEdited(f *testing.F) {
 	f.Add([]byte(`{"a":1, "b" : [2] ,"c":{"a":"\""},"d":4}`), uint8(0))
 	f.Add([]byte(`{ "\u0061" : 1 ,"d":"x"}`), uint8(0x55))
@@ -187,8 +187,8 @@ func FuzzEdited(f *testing.F) {
 	})
 }
 
-// FuzzModernResult reads results as a hostile server may write them: what a legacy
-// client gets is JSON without what it does not know.
+// FuzzModernResult reads results of a hostile server: a legacy client gets JSON without unknown
+// members.
 func FuzzModernResult(f *testing.F) {
 	f.Add([]byte(`{"resultType":"complete","content":[{"type":"audio"}],"structuredContent":[1],"_meta":{"a":1}}`))
 	f.Add([]byte(`{"messages":[{"content":{"type":"resource_link"}}],"tools":[{"outputSchema":{"type":[]}}],"ttlMs":1}`))

@@ -14,8 +14,8 @@ const (
 	benchResult = `{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","content":[{"type":"text","text":"PAYLOAD"}],"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"server","version":"1.0.0"}}}}`
 )
 
-// BenchmarkLegacyCall is the round trip of a call that asks nothing, over Pipes:
-// with a bridge between client and server, and without.
+// BenchmarkLegacyCall is the round trip of a call without questions, over Pipes, with and without a
+// bridge between client and server.
 func BenchmarkLegacyCall(b *testing.B) {
 	for _, size := range []struct {
 		name  string
@@ -46,7 +46,7 @@ func BenchmarkLegacyCall(b *testing.B) {
 	}
 }
 
-// serveCalls is a modern server that answers discover, and all else with result.
+// serveCalls is a modern server that answers server/discover, and everything else with result.
 func serveCalls(c jsonrpc.Conn, result *jsonrpc.Message) {
 	for {
 		m, err := c.Recv()

@@ -9,8 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// A stormClient keeps count of what it was sent. Guarded by nothing: one goroutine
-// has it.
+// A stormClient counts the messages that it got. One goroutine owns it.
 type stormClient struct {
 	t         *testing.T
 	c         jsonrpc.Conn
@@ -21,8 +20,8 @@ type stormClient struct {
 	settled   int
 }
 
-// handle does what a client does with a message. Of the questions it answers most,
-// some with an error, and some by a cancellation of the call that they belong to.
+// handle handles a message like a client. It answers most questions, some with an error, and
+// cancels the calls of some.
 func (s *stormClient) handle(m *jsonrpc.Message) {
 	n, _ := m.ID.Int()
 	switch {
@@ -66,7 +65,7 @@ func (s *stormClient) answer(n int64, id jsonrpc.ID, call int64) {
 	}
 }
 
-// stormServer answers each request in one of the ways in which a server can.
+// stormServer answers each request in one of the possible ways.
 func stormServer(c jsonrpc.Conn, rng *rand.Rand) {
 	for {
 		m, err := c.Recv()
@@ -95,8 +94,7 @@ func stormServer(c jsonrpc.Conn, rng *rand.Rand) {
 	}
 }
 
-// Many calls at once, in all the ways in which a call can go: each is answered once,
-// and no question stays with the client.
+// Many calls at once, in all possible ways: each is answered once, and no question stays open.
 func TestLegacyStorm(t *testing.T) {
 	const calls = 2000
 	synctest.Test(t, func(t *testing.T) {

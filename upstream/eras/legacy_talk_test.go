@@ -88,7 +88,7 @@ func (k *talk) hello(client, server, version string) {
 	k.say(k.client, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
-// say sends a message, which may have "@7 " before it.
+// say sends a message, which may begin with "@7 ".
 func (k *talk) say(s *side, text string) {
 	k.t.Helper()
 	var related jsonrpc.ID
@@ -110,7 +110,7 @@ func (k *talk) say(s *side, text string) {
 
 var minted = regexp.MustCompile(`"elicitationId":"[A-Z2-7]{26}"`)
 
-// text is how a message that was received is written down.
+// text returns the written form of a received message.
 func (k *talk) text(m *jsonrpc.Message) string {
 	text := minted.ReplaceAllString(string(m.Append(nil)), `"elicitationId":"*"`)
 	if k.stamp != "" {
@@ -122,7 +122,7 @@ func (k *talk) text(m *jsonrpc.Message) string {
 	return text
 }
 
-// quiet fails if anybody received something.
+// quiet fails if either side has received something.
 func (k *talk) quiet() {
 	k.t.Helper()
 	synctest.Wait()
@@ -133,7 +133,7 @@ func (k *talk) quiet() {
 	}
 }
 
-// ended fails if a side's stream has not ended with that cause.
+// ended fails unless a side's stream has ended with that cause.
 func (k *talk) ended(s *side, cause string) {
 	k.t.Helper()
 	synctest.Wait()
@@ -148,7 +148,7 @@ func (k *talk) ended(s *side, cause string) {
 	}
 }
 
-// play plays a conversation, and returns it as it went.
+// play plays a conversation, and returns what happened.
 func play(t *testing.T, text string) string {
 	k := newTalk(t)
 	sides := map[string]*side{"c": k.client, "s": k.server}

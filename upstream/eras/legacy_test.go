@@ -15,7 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// inTalk runs a test with a client that can be asked everything, in a bubble.
+// inTalk runs a test in a bubble, with a client that supports all questions.
 func inTalk(t *testing.T, fn func(t *testing.T, k *talk)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newTalk(t)
@@ -31,7 +31,7 @@ func (k *talk) call(id int) jsonrpc.ID {
 	return k.recv(k.server).ID
 }
 
-// needs lets the server ask for the roots so many times.
+// needs makes the server ask for the roots several times.
 func (k *talk) needs(id jsonrpc.ID, questions int) {
 	k.t.Helper()
 	var requests []string
@@ -41,7 +41,7 @@ func (k *talk) needs(id jsonrpc.ID, questions int) {
 	k.say(k.server, `{"jsonrpc":"2.0","id":`+id.String()+`,"result":{"resultType":"input_required","inputRequests":{`+strings.Join(requests, ",")+`}}}`)
 }
 
-// failure returns the text of a failed tool's result, which the client receives next.
+// failure returns the text of a failed tool's result, which the client must receive next.
 func (k *talk) failure() string {
 	k.t.Helper()
 	m := k.recv(k.client)
@@ -102,7 +102,7 @@ func TestLegacyQuestionsAreBounded(t *testing.T) {
 	})
 }
 
-// A state is kept until the client has answered, and so has a bound.
+// A state is kept until the client has answered, so it is bounded.
 func TestLegacyStateIsBounded(t *testing.T) {
 	inTalk(t, func(t *testing.T, k *talk) {
 		asks := func(id jsonrpc.ID, bytes int) {
@@ -160,7 +160,7 @@ func TestLegacyRefusesWhatComesBeforeInitialize(t *testing.T) {
 	})
 }
 
-// A client is asked what it said it can be asked, and nothing else.
+// A client is asked only what it has declared.
 func TestLegacyAsksWhatIsDeclared(t *testing.T) {
 	const form, url, roots = `"elicitation/create","params":{"message":"x"}`, `"elicitation/create","params":{"mode":"url"}`, `"roots/list"`
 	const sampling, tools = `"sampling/createMessage","params":{}`, `"sampling/createMessage","params":{"tools":[]}`
@@ -222,7 +222,7 @@ func TestLegacyAnswersWithTheNewestVersionItKnows(t *testing.T) {
 	}
 }
 
-// What a server says that it must not say goes nowhere.
+// Invalid messages of a server are dropped.
 func TestLegacyDropsStrayMessages(t *testing.T) {
 	inTalk(t, func(t *testing.T, k *talk) {
 		n := k.call(1)
@@ -272,7 +272,7 @@ func TestLegacyHostStops(t *testing.T) {
 	})
 }
 
-// A client that reads nothing holds up its own server, and no end for long.
+// A client that does not read slows its own server, and delays an end only briefly.
 func TestLegacyClientThatDoesNotRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		notes int // that the server has to say; then it ends
@@ -316,7 +316,7 @@ func TestLegacyClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// What waits for its time does not hold up the end.
+// Pending timers do not delay the end.
 func TestLegacyEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newTalk(t)
@@ -332,8 +332,7 @@ func TestLegacyEndsAtOnce(t *testing.T) {
 	})
 }
 
-// A server that ends its listens as they come is asked less and less often, until one
-// has lived.
+// A server that ends its listens at once is asked less and less often, until one lasts.
 func TestLegacyListensLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newTalk(t)
@@ -360,7 +359,7 @@ func TestLegacyListensLessOften(t *testing.T) {
 	})
 }
 
-// D24: both sides end at once; it is one end.
+// D24: both sides end at once, which is one end.
 func TestD24_BothSidesEndAtOnce(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -377,7 +376,7 @@ func TestD24_BothSidesEndAtOnce(t *testing.T) {
 	}
 }
 
-// deafConn is a Conn of which one message cannot be used.
+// A deafConn is a Conn with one unusable message.
 type deafConn struct {
 	jsonrpc.Conn
 	bad chan *jsonrpc.InvalidError

@@ -17,8 +17,8 @@ const (
 	benchWelcome = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"server","version":"1.0.0"}}`
 )
 
-// BenchmarkModernCall is the round trip of a call that asks nothing, over Pipes: with a
-// bridge between client and server, and without; one at a time, and 64.
+// BenchmarkModernCall is the round trip of a call without questions, over Pipes, with and without a
+// bridge between client and server; one at a time, and 64.
 func BenchmarkModernCall(b *testing.B) {
 	for _, size := range []int{100, 64 << 10} {
 		result := []byte(`{"content":[{"type":"text","text":"` + strings.Repeat("x", size) + `"}]}`)

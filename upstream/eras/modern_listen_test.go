@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A server that tells of very many resources costs no more than what is told at most:
-// beyond, it is told of what was subscribed to.
+// The cost of updates of very many resources is bounded: beyond the bound, the subscribed resources
+// are reported instead.
 func TestUpdatesThatWaitAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.say("c", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{STAMP},"notifications":{"resourcesListChanged":true,"resourceSubscriptions":["a","b"]}}}`)
@@ -47,7 +47,7 @@ func TestUpdatesThatWaitAreBounded(t *testing.T) {
 	})
 }
 
-// A listen that is refused leaves nothing behind, whatever capabilities it came with.
+// A refused listen leaves nothing behind, whatever its capabilities.
 func TestRefusedListenLeavesNothing(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		listen := func(id int) {

@@ -38,8 +38,7 @@ func (k *pooled) serve(server string) {
 	k.say(server, `{"jsonrpc":"2.0","id":`+k.recv(server).ID.String()+`,"result":{}}`)
 }
 
-// answered fails if a client does not receive the answer to a request next; code is
-// zero for a result.
+// answered fails unless a client receives the answer to a request next; code is zero for a result.
 func (k *pooled) answered(client string, id, code int) {
 	k.t.Helper()
 	m := k.recv(client)
@@ -151,7 +150,7 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 	})
 }
 
-// The one longest idle makes room; if none is idle there is none.
+// The longest idle session makes room; if none is idle there is no room.
 func TestSessionsOfAKeyAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		for i := range maxSessions {
@@ -178,7 +177,7 @@ func TestSessionsOfAKeyAreBounded(t *testing.T) {
 	})
 }
 
-// A client that does not read loses its stream, and nobody else anything.
+// A client that does not read loses its stream, and others lose nothing.
 func TestSlowClientIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newPooled(t)
@@ -210,8 +209,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 	})
 }
 
-// A server that does not read is asked no more than there is room for, and told no
-// more answers than that.
+// A server that does not read gets no more requests and answers than there is room for.
 func TestServerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newPooled(t)
@@ -302,7 +300,7 @@ func TestPhaseOfWhatASessionLoses(t *testing.T) {
 	})
 }
 
-// What waits for a session is not placed in one any more.
+// A call that waits for a session and is cancelled is not placed any more.
 func TestOtherEraAndCallsThatWait(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
@@ -329,7 +327,7 @@ func TestOtherEraAndCallsThatWait(t *testing.T) {
 	})
 }
 
-// Nothing that may have run is called not sent, when an upstream speaks modern after all.
+// When an upstream turns out to be modern, nothing that may have run is reported as not sent.
 func TestOtherEraAndCallsElsewhere(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.client("d", "p-key")
@@ -355,7 +353,7 @@ func TestOtherEraAndCallsElsewhere(t *testing.T) {
 	})
 }
 
-// Servers take their leave after Stop has returned, and no longer than it may take.
+// Servers stop after Stop has returned, and in time.
 func TestStopForcesNobodyBeforeItsTime(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		var opened context.Context

@@ -155,7 +155,7 @@ func (k *pooled) say(name, text string) {
 
 var stateMember = regexp.MustCompile(`"requestState":"([^"]*)"`)
 
-// eventMember is that of an event which is as it must be.
+// eventMember matches a valid event member.
 var eventMember = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
 
 func (k *pooled) text(m *jsonrpc.Message) string {
@@ -202,7 +202,7 @@ func (k *pooled) ended(name, cause string) {
 	}
 }
 
-// playModern plays a conversation, and returns it as it went.
+// playModern plays a conversation, and returns what happened.
 func playModern(t *testing.T, text string) string {
 	k := newPooled(t)
 	k.client("c", "p-key")

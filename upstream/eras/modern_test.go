@@ -16,9 +16,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Clients of two principals call, cancel, come back and leave at random, on a server
-// that asks, answers, and dies at random. Nobody gets another's answer, everything is
-// answered once, and nothing is left.
+// Clients of two principals call, cancel, return and leave at random, on a server that asks,
+// answers, and dies at random. Nobody gets another client's answer, everything is answered once,
+// and nothing is left behind.
 func TestManyClientsAtOnce(t *testing.T) {
 	var servers sync.WaitGroup
 	b := &Bridge{Idle: 20 * time.Millisecond, SuspendFor: 100 * time.Millisecond,
@@ -47,7 +47,7 @@ func TestManyClientsAtOnce(t *testing.T) {
 	})
 }
 
-// serveAtRandom is a server whose answers say whose it is, and to what.
+// serveAtRandom is a server whose answers name their client and request.
 func serveAtRandom(c jsonrpc.Conn, whose string) {
 	defer c.Close()
 	asked := make(map[string]*jsonrpc.Message) // calls, by the id of the question
@@ -132,7 +132,7 @@ func useAtRandom(t *testing.T, b *Bridge, key string, seed uint64) {
 	<-done
 }
 
-// Input that is refused costs no more than a look, however it is made.
+// Rejected input costs little, whatever its form.
 func TestLargeInputIsNotTakenApart(t *testing.T) {
 	text := json.RawMessage(`{"inputResponses":{"q":{"a":[` + strings.Repeat("[],", 1<<20) + `0]}},"_meta":{}}`)
 	allocations := testing.AllocsPerRun(2, func() {

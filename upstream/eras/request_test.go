@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What is quick says the same as what looks at everything, and is as good JSON.
+// The fast functions return the same as the complete ones, and equally valid JSON.
 func TestCompletedIsAModernResult(t *testing.T) {
 	for _, result := range []string{`{}`, ` { } `, `{"a":1}`, "{\"a\":{}\n}\n", `{"content":[{"text":"}"}]}`,
 		`{"_meta":{}}`, `{"_meta":{"v":1},"a":2}`, `{"resultType":"x"}`, `{"\u0072esultType":"x"}`, `{"content":"_meta"}`} {
@@ -49,7 +49,7 @@ func TestMetaIsReadStrictly(t *testing.T) {
 	}
 }
 
-// spaceless returns JSON text without white space, with the members of objects in order.
+// spaceless returns JSON text without white space and with sorted members.
 func spaceless(text json.RawMessage) json.RawMessage {
 	var value any
 	d := json.NewDecoder(bytes.NewReader(text))

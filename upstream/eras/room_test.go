@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// suspension has a call in a session of its own ask for something that nobody answers.
+// suspension makes a call in its own session ask for something that nobody answers.
 func (k *pooled) suspension(server string, id int) {
 	k.t.Helper()
 	k.call("c", id, "tools/call")
@@ -29,8 +29,7 @@ func (k *pooled) ask(server string) {
 	k.say(server, `{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage"}`)
 }
 
-// gaveUp fails if a server does not hear that nobody answers what it asked, or hears
-// more than that.
+// gaveUp fails unless a server gets exactly one error for its unanswered question.
 func (k *pooled) gaveUp(server string) {
 	k.t.Helper()
 	if m := k.recv(server); !strings.Contains(string(m.Error), `"connection_closed","cause":"no answer in time"`) {
@@ -39,7 +38,7 @@ func (k *pooled) gaveUp(server string) {
 	k.quiet()
 }
 
-// endsCall has a server end its first call, as it does when its question gets an error.
+// endsCall makes a server end its first call, as it does when its question gets an error.
 func (k *pooled) endsCall(server string) {
 	k.t.Helper()
 	k.say(server, `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no answer"}}`)
@@ -55,8 +54,8 @@ func (k *pooled) comeBack(id, state int) {
 	k.say("c", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","_meta":{STAMP},"requestState":"$%d","inputResponses":{"q1":{"roots":[]}}}}`, id, state))
 }
 
-// Clients that do not come back keep nobody else out for long, and those that do are
-// not driven out for nothing.
+// Clients that do not return do not keep others out for long, and clients that do return are not
+// ended needlessly.
 func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
@@ -98,7 +97,7 @@ func TestD39_ParkedCallsMakeRoom(t *testing.T) {
 	})
 }
 
-// A call waits until one is suspended for long enough; one that is younger stays.
+// A call waits until another one has been suspended for long enough; a younger one stays.
 func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
@@ -132,7 +131,7 @@ func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 	})
 }
 
-// So do those with other capabilities, when a key has no room for one more session.
+// The same for calls with other capabilities, when a key has no room for another session.
 func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
@@ -160,8 +159,8 @@ func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 	})
 }
 
-// What cannot be attributed because of a suspended call ends that, when it is old. It is
-// refused and one line in the log.
+// A request that cannot be attributed because of a suspended call ends that call, if it is old. The
+// request is refused, with one log line.
 func TestQuestionEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		var logged bytes.Buffer
@@ -201,7 +200,8 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 	})
 }
 
-// One server for all sessions: what it cannot ask of one is because of all.
+// With one server for all sessions, a request that cannot be attributed may be caused by any of
+// them.
 func TestUnattributedEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
@@ -220,8 +220,8 @@ func TestUnattributedEndsAnOldPark(t *testing.T) {
 	})
 }
 
-// Calls that follow each other have one session, whatever others there are: what the
-// server remembers of it is there.
+// Consecutive calls share one session, whatever other sessions there are, because the server
+// remembers things in it.
 func TestCallsInTurnHaveOneSession(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()

@@ -47,7 +47,7 @@ func TestParksAreBounded(t *testing.T) {
 	})
 }
 
-// What is large is not kept, but known again.
+// Large params are not kept, but recognized.
 func TestLargeCallIsParked(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.caps = `{"sampling":{}}`
@@ -133,8 +133,8 @@ func TestRoundsAreBounded(t *testing.T) {
 	})
 }
 
-// Each character of a requestState counts, and no state is another one's: who comes back
-// with anything else gets nothing, and the call waits on.
+// Every character of a requestState matters, and states differ: a client with any other state gets
+// nothing, and the call keeps waiting.
 func TestD39_ForgedState(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()

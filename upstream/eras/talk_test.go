@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write what was received into testdata")
 
-// playAll plays conversations, each of which play returns as it was heard.
+// playAll plays conversations; play returns what happened.
 func playAll(t *testing.T, glob string, play func(t *testing.T, text string) string) {
 	files, _ := filepath.Glob(glob)
 	if len(files) == 0 {
@@ -36,7 +36,7 @@ func playAll(t *testing.T, glob string, play func(t *testing.T, text string) str
 	}
 }
 
-// A side is the end of a Pipe that the test holds, with all that came on it.
+// A side is the test's end of a Pipe, with all messages that came on it.
 type side struct {
 	c   jsonrpc.Conn
 	in  chan *jsonrpc.Message

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// When the bridge has stopped nothing is left that would still happen.
+// After the bridge has stopped, no timer is left.
 func TestStopEndsTimers(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		const meta = `"_meta":{STAMP,"io.modelcontextprotocol/logLevel":"info"}`
@@ -32,7 +32,7 @@ func TestStopEndsTimers(t *testing.T) {
 	})
 }
 
-// Every timer of the package has somebody who waits for it.
+// The package waits for every timer.
 func TestTimersAreOwned(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
