@@ -12,10 +12,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// BenchmarkCall is one call after another of a tool that one of two upstreams has.
+// BenchmarkCall makes sequential calls of a tool that one of two upstreams has.
 func BenchmarkCall(b *testing.B) { benchmarkCall(b, nil, observe.Hooks{}) }
 
-// BenchmarkHooks is BenchmarkCall with somebody who wants to know of it all.
+// BenchmarkHooks is BenchmarkCall with all hooks set.
 func BenchmarkHooks(b *testing.B) {
 	benchmarkCall(b, nil, observe.Hooks{
 		RequestBegan: func(observe.Request) {},
@@ -25,7 +25,7 @@ func BenchmarkHooks(b *testing.B) {
 	})
 }
 
-// BenchmarkPolicies is BenchmarkCall of a client with rules, and with limits.
+// BenchmarkPolicies is BenchmarkCall for a client with rules, and with limits.
 func BenchmarkPolicies(b *testing.B) {
 	who := policy.Who{Any: true}
 	tools := policy.Globs{Allow: []string{"files__*", "docs__*"}, Deny: []string{"*delete*"}}

@@ -16,7 +16,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A slowConn takes its time for each Send.
+// A slowConn delays each Send.
 type slowConn struct {
 	*jsonrpc.PipeConn
 	each time.Duration
@@ -27,7 +27,7 @@ func (c *slowConn) Send(m *jsonrpc.Message) error {
 	return c.PipeConn.Send(m)
 }
 
-// A drain lasts until the last answer is written, not only until it is queued.
+// A drain lasts until the last answer is written, not only queued.
 func TestD02_SlowReaderGetsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Router{Upstreams: []Upstream{{Name: "files"}}, Dial: DialFunc(func(context.Context, string, string, mcp.Era) (jsonrpc.Conn, error) {
@@ -51,7 +51,7 @@ func TestD02_SlowReaderGetsAll(t *testing.T) {
 	})
 }
 
-// A client that asks faster than answers are written, but reads, is served.
+// A client that asks faster than answers are written, but reads them, is served.
 func TestBurst(t *testing.T) {
 	inWorld(t, &Router{}, nil, func(w *world) {
 		for range 20 * clientSpare * clientMessages {
@@ -91,8 +91,7 @@ func TestQuestionsHeldAreBounded(t *testing.T) {
 	})
 }
 
-// An upstream to which there are too many streams is asked for one at each need, and
-// no more.
+// If there are too many streams, an upstream gets one attempt for each need, and no more.
 func TestOverloadedStream(t *testing.T) {
 	inEras(t, &Router{}, []string{"full", "good"}, func(w *world) {
 		w.dial["full"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded}
@@ -122,7 +121,7 @@ func TestOverloadedStream(t *testing.T) {
 	})
 }
 
-// Server requests held for a stream that ended are not put to the client.
+// Server requests that were held back for a stream that ended are not sent to the client.
 func TestQuestionsHeldDieWithTheirStream(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
@@ -188,7 +187,7 @@ func TestD43_UnusableReply(t *testing.T) {
 	})
 }
 
-// An answer that cannot be used is an answer: the upstream does not wait for ever.
+// An unusable answer counts as an answer, so that the upstream does not wait for ever.
 func TestUnusableAnswer(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		ours, theirs := jsonrpc.Pipe()
@@ -244,7 +243,7 @@ func TestTasksAreBounded(t *testing.T) {
 	}
 }
 
-// An upstream that dies of being listed is not started over and over for that.
+// An upstream that crashes on being listed is not started over and over.
 func TestDiesWhenListed(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files", "mad"}, func(w *world) {
 		w.initialize()
@@ -273,7 +272,7 @@ func TestDiesWhenListed(t *testing.T) {
 	})
 }
 
-// An upstream that does not read loses what it is told, with one warning for all.
+// An upstream that does not read loses notifications, with one warning for all.
 func TestDeafUpstream(t *testing.T) {
 	var log warnings
 	inWorld(t, &Router{Log: slog.New(&log)}, []string{"files"}, func(w *world) {
@@ -294,7 +293,7 @@ func TestDeafUpstream(t *testing.T) {
 	})
 }
 
-// What waits for the start of an upstream takes no room from the handshake.
+// Messages that wait for the start of an upstream take no room from the handshake.
 func TestHandshakeNeedsNoRoom(t *testing.T) {
 	inWorld(t, &Router{Limits: Limits{MaxMessage: 1000}}, []string{"files"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(*party, *jsonrpc.Message) {}}
@@ -312,7 +311,7 @@ func TestHandshakeNeedsNoRoom(t *testing.T) {
 	})
 }
 
-// A stalledConn is a client that reads no more once it is stalled, until it goes on.
+// A stalledConn is a client that stops reading while it is stalled.
 type stalledConn struct {
 	*jsonrpc.PipeConn
 	reads chan struct{} // of capacity 1; full while it is stalled
@@ -324,7 +323,7 @@ func (c *stalledConn) Send(m *jsonrpc.Message) error {
 	return c.PipeConn.Send(m)
 }
 
-// stalling connects a client to a world, in place of the one that it has, which can stall.
+// stalling replaces a world's client by one that can stall.
 func stalling(w *world) *stalledConn {
 	w.cancel()
 	<-w.ended
@@ -338,7 +337,7 @@ func stalling(w *world) *stalledConn {
 	return c
 }
 
-// logs has an upstream log so much.
+// logs makes an upstream send many log messages.
 func (w *world) logs(upstream string, n int) {
 	u := w.upstream(upstream)
 	for range n {
@@ -347,7 +346,7 @@ func (w *world) logs(upstream string, n int) {
 	}
 }
 
-// An answer that has come is the answer, however long the client takes to read it.
+// An answer that has come is delivered, however slowly the client reads.
 func TestD49_AnswerWaitsForRoom(t *testing.T) {
 	p := &Router{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}
 	inWorld(t, p, nil, func(w *world) {
@@ -364,7 +363,7 @@ func TestD49_AnswerWaitsForRoom(t *testing.T) {
 	})
 }
 
-// So it is at a forced end, if the client reads on in time.
+// The same at a forced end, if the client resumes reading in time.
 func TestD04_AnswerWaitsForRoom(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		c := stalling(w)
@@ -382,7 +381,7 @@ func TestD04_AnswerWaitsForRoom(t *testing.T) {
 	})
 }
 
-// Progress that was kept back until its call was answered is nobody's.
+// Progress that was held back until its call was answered is dropped.
 func TestD23_HeldProgress(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		c := stalling(w)
@@ -404,7 +403,7 @@ func TestD23_HeldProgress(t *testing.T) {
 	})
 }
 
-// onlyAnswer checks what the client got that is no notification, in any order.
+// onlyAnswer checks the messages to the client except notifications, in any order.
 func (w *world) onlyAnswer(want ...string) {
 	w.t.Helper()
 	got := slices.DeleteFunc(w.client.take(), func(m string) bool { return strings.Contains(m, `"method"`) })
@@ -414,8 +413,8 @@ func (w *world) onlyAnswer(want ...string) {
 	}
 }
 
-// What routes a request has a length from which on it is unknown: no upstream gets it, the
-// answer does not repeat it, and no list has it.
+// Overlong names are unknown: no upstream gets them, answers do not repeat them, and lists omit
+// them.
 func TestOverlongNamesAreUnknown(t *testing.T) {
 	long := strings.Repeat("a", mcp.MaxRouted)
 	const (
@@ -484,7 +483,7 @@ func TestOverlongNamesAreUnknown(t *testing.T) {
 	}
 }
 
-// What a session keeps of a request is bounded in bytes, whatever the request has besides.
+// The bytes that a session keeps of a request are bounded, whatever else the request has.
 func TestKeptIsBounded(t *testing.T) {
 	large := strings.Repeat("x", 64<<10)
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
@@ -508,8 +507,8 @@ func TestKeptIsBounded(t *testing.T) {
 	})
 }
 
-// What servers make and clients give back is bounded, by what a client can give back: a task
-// is refused, and of a list is left out what goes beyond, and no more.
+// Values that servers create and clients return are bounded by what a client can return: an
+// overlong task is refused, and only overlong elements are left out of a list.
 func TestLongNamesOfServers(t *testing.T) {
 	fits := strings.Repeat("x", mcp.MaxRouted-len("a__"))
 	long := fits + "x"

@@ -18,8 +18,8 @@ import (
 
 const call1 = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`
 
-// calls makes the client call a tool n times on an upstream that does not answer,
-// with ids from first on, and returns what the upstream got.
+// calls makes the client call a tool n times on an upstream that does not answer, with ids from
+// first on, and returns the messages to the upstream.
 func (w *world) calls(upstream, tool string, first, n int) []string {
 	u := w.upstream(upstream)
 	u.mute()
@@ -30,7 +30,7 @@ func (w *world) calls(upstream, tool string, first, n int) []string {
 	return u.take()
 }
 
-// die ends the newest stream of an upstream as a host does whose process died.
+// die ends the newest stream of an upstream like a host whose process has died.
 func (w *world) die(upstream, cause string, delivered bool) {
 	w.upstream(upstream).conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause), Delivered: delivered})
 	synctest.Wait()
@@ -128,8 +128,7 @@ func TestD07_UpstreamDies(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 
-		// The next call works again, on a new stream, and the other upstream
-		// has noticed nothing.
+		// The next call works again, on a new stream, and the other upstream is not affected.
 		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"files__echo"}}`)
 		w.client.want(`{"jsonrpc":"2.0","id":9,"result":{"content":[],"structuredContent":{"by":"files","args":{}}}}`)
 		if w.upstream("docs").gone() {
@@ -247,7 +246,7 @@ func TestD18_CancelBeforeResponse(t *testing.T) {
 		u.say(`{"jsonrpc":"2.0","id":2,"result":{}}`)
 		w.client.want()
 
-		// D26: the id may be used again; the late answer is not taken for its own.
+		// D26: the id may be reused; the late answer is not taken for the new call's.
 		w.client.say(call1)
 		u.take()
 		u.say(`{"jsonrpc":"2.0","id":2,"result":{"late":true}}`)
@@ -454,7 +453,7 @@ func TestD48_CannotStart(t *testing.T) {
 	})
 }
 
-// Exactly one of a timeout and an answer at the same instant is heard.
+// Either a timeout or an answer at the same instant wins, never both.
 func TestD49_TimeoutAndResultAtOnce(t *testing.T) {
 	for range 200 {
 		inEras(t, &Router{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
@@ -504,7 +503,7 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// What a client said last reaches the upstream, though nobody waits for an answer.
+// The last messages of a client reach the upstream, although nobody waits for an answer.
 func TestD02_LastNotificationArrives(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		gate := make(chan struct{})

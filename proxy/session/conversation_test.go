@@ -24,10 +24,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what peers get in testdata/*.txtar")
 
-// TestConversations plays testdata/*.txtar. The comment of an archive is the
-// proxy's configuration (see configure), with prose behind "#"; its files are
-// steps, done in order (see conversation.step). What a party says and gets is one
-// message a line.
+// TestConversations plays testdata/*.txtar. The comment of an archive is the proxy's configuration
+// (see configure), with prose after "#"; its files are the steps in order (see conversation.step).
+// Messages are one a line.
 func TestConversations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -49,7 +48,7 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// A conversation is a world that an archive drives.
+// A conversation is a world that an archive controls.
 type conversation struct {
 	*world
 	version string // that the client asks for
@@ -131,7 +130,7 @@ func (c *conversation) configure(t *testing.T, p *Router, comment string) {
 	}
 }
 
-// step does one step, "who verb", and returns what came if it is one that looks.
+// step runs one step, "who verb", and returns the messages if it is a step that checks them.
 func (c *conversation) step(name string, body []string) []string {
 	c.t.Helper()
 	who, verb, _ := strings.Cut(name, " ")
@@ -197,8 +196,7 @@ func (c *conversation) step(name string, body []string) []string {
 	return nil
 }
 
-// named returns upstreams of these names; "..." among them stands for more that
-// are not known yet.
+// named returns upstreams with these names; "..." stands for others that are not known yet.
 func named(names string) (upstreams []Upstream, more bool) {
 	for _, name := range strings.Fields(names) {
 		if name == "..." {
@@ -217,7 +215,7 @@ func (c *conversation) party(who string) *party {
 	return c.upstream(who)
 }
 
-// handshake initializes the client and forgets what was said meanwhile.
+// handshake initializes the client and discards the messages meanwhile.
 func (c *conversation) handshake() {
 	c.client.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"` + c.version + `","capabilities":{"roots":{},"sampling":{},"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
 	c.client.take()
@@ -238,8 +236,8 @@ func (c *conversation) reach(upstream string, err error) {
 	c.dial[upstream] = err
 }
 
-// script adds to what an upstream answers beyond echo: lines "method result",
-// with "!error" for an error, "-" for no answer, and "method?cursor" for a page.
+// script extends the answers of an upstream beyond echo: lines "method result", with "!error" for
+// an error, "-" for no answer, and "method?cursor" for a page.
 func (c *conversation) script(upstream string, body []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,8 +308,7 @@ var long, short = func() (*strings.Replacer, *strings.Replacer) {
 	return strings.NewReplacer(names...), strings.NewReplacer(back...)
 }()
 
-// written returns messages with the members of the envelope in the order in which
-// they are written.
+// written returns messages with the members of the envelope in their written order.
 func written(messages []string) []string {
 	for i, text := range messages {
 		if m, err := jsonrpc.Decode([]byte(text)); err == nil {
@@ -321,7 +318,7 @@ func written(messages []string) []string {
 	return messages
 }
 
-// warnings is a log that keeps what somebody should read.
+// warnings is a log that keeps warnings and errors.
 type warnings struct {
 	mu   sync.Mutex
 	told []string

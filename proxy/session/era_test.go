@@ -13,9 +13,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// What the eras have in common is tested for both, with inEras.
+// inEras tests what both eras have in common.
 
-// serves is a session of the world's proxy that serve begins.
+// serves runs a session of the world's proxy.
 func (w *world) serves(serve func(ctx context.Context, c jsonrpc.Conn) error) (*party, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ours, theirs := jsonrpc.Pipe()
@@ -137,7 +137,7 @@ func TestD48_CannotStartModern(t *testing.T) {
 	})
 }
 
-// A discovery waits for an upstream only so long.
+// The wait of a discovery for an upstream is bounded.
 func TestDiscoverWithHungUpstream(t *testing.T) {
 	inModernWorld(t, &Router{Upstreams: []Upstream{{Name: "hung", StartTimeout: time.Second}, {Name: "good"}}}, nil, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"hung": func(*party, *jsonrpc.Message) {}}
@@ -152,8 +152,8 @@ func TestDiscoverWithHungUpstream(t *testing.T) {
 	})
 }
 
-// Nobody tells of a new tool in the modern era: a name that is not known makes the
-// upstream list anew, but not each time.
+// In the modern era nobody reports a new tool: an unknown name makes the upstream list again, but
+// not each time.
 func TestUnknownNamesListAnew(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.list()
@@ -188,7 +188,7 @@ func TestUnknownNamesListAnew(t *testing.T) {
 	})
 }
 
-// Elements of a batch are of the legacy era, which has batches.
+// Elements of a batch belong to the legacy era, which has batches.
 func TestBatchWithClaim(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{}}}`)
@@ -198,7 +198,7 @@ func TestBatchWithClaim(t *testing.T) {
 	})
 }
 
-// A session of the legacy era has nothing of the modern one.
+// A session of the legacy era uses nothing of the modern one.
 func TestModernLineupIsMadeWhenNeeded(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files", "docs"}, func(w *world) {
 		w.initialize()

@@ -11,10 +11,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// inEras is inWorld for a client of each era. One of the modern era says and gets
-// the same: a claim is put into its requests, and taken out of what upstreams get,
-// and so is what results of that era say of themselves. Instead of initialize it
-// sends a server/discover, so that ids at upstreams are the same, too.
+// inEras is inWorld for a client of each era. The modern client sends and gets the same: a claim is
+// inserted into its requests, and removed from the messages to upstreams, and so are the members
+// that only modern results have. Instead of initialize it sends a server/discover, so that the ids
+// at upstreams are the same, too.
 func inEras(t *testing.T, p *Router, names []string, test func(w *world)) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		again := &Router{Upstreams: slices.Clone(p.Upstreams), Limits: Limits{InFlight: p.InFlight, MaxStart: p.MaxStart}, Hooks: p.Hooks}
@@ -22,13 +22,13 @@ func inEras(t *testing.T, p *Router, names []string, test func(w *world)) {
 	}
 }
 
-// claim is what makes a request one of the modern era.
+// claim makes a request modern.
 var claim = []jsonrpc.Value{
 	{Key: mcp.KeyVersion, Text: json.RawMessage(`"2026-07-28"`)},
 	{Key: mcp.KeyCapabilities, Text: json.RawMessage(`{}`)},
 }
 
-// text is a message that p got.
+// text returns a message that p got.
 func (p *party) text(m *jsonrpc.Message) string {
 	if p.era != mcp.Modern {
 		return sameEvent(string(m.Append(nil)))
@@ -44,7 +44,7 @@ func (p *party) text(m *jsonrpc.Message) string {
 	return sameEvent(ofModern.Replace(string(out.Append(nil))))
 }
 
-// ofModern takes out what only results of the modern era say.
+// ofModern removes members that only modern results have.
 var ofModern = strings.NewReplacer(
 	`,"resultType":"complete","ttlMs":0,"cacheScope":"private"`, "",
 	`"result":{"resultType":"complete"}`, `"result":{}`,
@@ -52,8 +52,8 @@ var ofModern = strings.NewReplacer(
 	`,"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"mcp-proxy","version":"dev"}}`, "",
 )
 
-// Calls that need the same table wait for one list of it. If the one who lists
-// gives up, the next one does.
+// Calls that need the same table wait for one list request. If its caller leaves, the next caller
+// lists.
 func TestManyCallsListOnce(t *testing.T) {
 	inEras(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -85,8 +85,7 @@ func TestManyCallsListOnce(t *testing.T) {
 	})
 }
 
-// closing is the text of the error that ends what is in flight when the client's
-// own connection ends.
+// closing is the text of the error for requests of a client whose own connection ends.
 func (w *world) closing(id any, phase string) string {
 	code := jsonrpc.CodeConnectionClosed
 	if w.era == mcp.Modern {

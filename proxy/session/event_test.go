@@ -13,8 +13,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// told returns the errors that a client gets for two calls to an upstream whose stream
-// does what serve does. It is one of two: initialize of a sole one would fail.
+// told returns the errors of two calls to an upstream whose stream serve serves. It is one of two,
+// because initialize of a sole one would fail.
 func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Router{Upstreams: []Upstream{{Name: "files"}, {Name: "away"}}, Dial: DialFunc(
@@ -55,14 +55,14 @@ func told(t *testing.T, serve func(stream *jsonrpc.PipeConn)) (all []toldError) 
 	return all
 }
 
-// A toldError is the one error.
+// A toldError is the connection-closed error.
 type toldError struct {
 	Message string
 	Data    jsonrpc.ErrorData
 }
 
-// What a host says of an end reaches the client as it is, in the error of each request
-// that it costs. A host that says less, as older ones do, leaves the event to the proxy.
+// A host's description of an end reaches the client unchanged, in the error of each lost request.
+// If an older host sends no event, the proxy mints one.
 func TestEndsAreToldAsTheHostSaysThem(t *testing.T) {
 	refuse := func(stream *jsonrpc.PipeConn) {
 		m, err := stream.Recv()

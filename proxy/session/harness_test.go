@@ -17,8 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A world is a proxy between a scripted client and scripted upstreams, all in
-// one synctest bubble.
+// A world is a proxy between a scripted client and scripted upstreams, all in one synctest bubble.
 type world struct {
 	t      *testing.T
 	era    mcp.Era // of what the client says, see inEras
@@ -111,7 +110,7 @@ func (w *world) open(_ context.Context, upstream, _ string, era mcp.Era) (jsonrp
 
 const modernStream = "@modern"
 
-// stream is how the streams of an era to an upstream are called in a world.
+// stream returns the name of the streams of an era to an upstream in a world.
 func stream(upstream string, era mcp.Era) string {
 	if era == mcp.Modern {
 		return upstream + modernStream
@@ -119,8 +118,8 @@ func stream(upstream string, era mcp.Era) string {
 	return upstream
 }
 
-// upstream returns the test's end of the newest stream to an upstream, once
-// nothing moves any more; "@modern" behind the name means one of that era.
+// upstream returns the test's end of the newest stream to an upstream, once everything is idle;
+// "@modern" after the name selects the modern era.
 func (w *world) upstream(name string) *party {
 	w.t.Helper()
 	synctest.Wait()
@@ -212,7 +211,7 @@ func (p *party) send(m *jsonrpc.Message) {
 	}
 }
 
-// refusalOf is what a front end gets beside an error, "" for nothing.
+// refusalOf returns the refusal of an answer for the front end, "" for none.
 func refusalOf(m *jsonrpc.Message) string {
 	if m.Refused == nil {
 		return ""
@@ -220,7 +219,7 @@ func refusalOf(m *jsonrpc.Message) string {
 	return fmt.Sprintf(" refused: %d %s %v %v", m.Refused.Status, m.Refused.Code, m.Refused.Scopes, m.Refused.RetryAfter)
 }
 
-// mute makes the party collect what it gets without answering.
+// mute makes the party collect messages without answering.
 func (p *party) mute() { p.handle(nil) }
 
 func (p *party) handle(hand func(*party, *jsonrpc.Message)) {
@@ -229,7 +228,7 @@ func (p *party) handle(hand func(*party, *jsonrpc.Message)) {
 	p.hand = hand
 }
 
-// take returns what came since the last take, once nothing moves any more.
+// take returns the messages since the last take, once everything is idle.
 func (p *party) take() []string {
 	synctest.Wait()
 	p.mu.Lock()
@@ -247,7 +246,7 @@ func (p *party) gone() bool {
 	return p.err != nil && p.err != io.EOF
 }
 
-// want checks what came since the last take, in order.
+// want checks the messages since the last take, in order.
 func (p *party) want(want ...string) {
 	p.t.Helper()
 	got := p.take()
@@ -256,7 +255,7 @@ func (p *party) want(want ...string) {
 	}
 }
 
-// echo answers as a server with one tool "echo", whose result is its arguments.
+// echo answers like a server with one tool "echo", whose result is its arguments.
 func echo(name string) func(*party, *jsonrpc.Message) {
 	return func(p *party, m *jsonrpc.Message) {
 		if !m.IsRequest() {
@@ -287,13 +286,13 @@ func echo(name string) func(*party, *jsonrpc.Message) {
 	}
 }
 
-// acknowledge honours all of a subscription.
+// acknowledge accepts all of a subscription.
 func acknowledge(p *party, m *jsonrpc.Message) {
 	filter, _ := jsonrpc.Member(m.Params, "notifications")
 	p.tell(m.ID, "notifications/subscriptions/acknowledged", `"notifications":`+string(filter))
 }
 
-// tell sends a frame of a subscription, whose id on this stream is given.
+// tell sends a notification of a subscription, whose id on this stream is given.
 func (p *party) tell(listen jsonrpc.ID, method, members string) {
 	params := mcp.SetMeta(json.RawMessage(`{`+members+`}`), jsonrpc.Value{Key: mcp.KeySubscription, Text: listen.Raw()})
 	p.conn.Send(&jsonrpc.Message{Method: method, Params: params, Related: listen})
@@ -306,13 +305,13 @@ func orDefaultRaw(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// cc is the text of the one connection-closed error.
+// cc is the text of the connection-closed error.
 func cc(id any, code int, upstream, cause, phase string) string {
 	return ccOf(id, code, upstream, jsonrpc.ClosedError{Cause: jsonrpc.ParseCause(cause)}, phase)
 }
 
-// ccOf is cc for an end that says more than its cause. The end of an upstream's stream
-// is an event.
+// ccOf is cc for an end with more details than its cause. The end of an upstream's stream is an
+// event.
 func ccOf(id any, code int, upstream string, end jsonrpc.ClosedError, phase string) string {
 	if upstream != "" && end.Cause != (jsonrpc.Cause{}) && end.Cause != jsonrpc.CauseStartTimeout {
 		end.Event = anEvent
@@ -320,12 +319,12 @@ func ccOf(id any, code int, upstream string, end jsonrpc.ClosedError, phase stri
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%v,"error":%s}`, id, end.Wire(code, upstream, jsonrpc.Phase(phase)).Raw())
 }
 
-// anEvent stands for every event in what tests compare.
+// anEvent replaces every event in compared texts.
 const anEvent = "anyevent"
 
 var events = regexp.MustCompile(`"event":"[0-9a-hjkmnp-tv-z]{8}"`)
 
-// sameEvent makes the event of an error, if it has one as it must be, the same.
+// sameEvent replaces the event of an error by anEvent, if it is valid.
 func sameEvent(text string) string {
 	return events.ReplaceAllLiteralString(text, `"event":"`+anEvent+`"`)
 }
@@ -339,7 +338,7 @@ func decode(t *testing.T, text string) *jsonrpc.Message {
 	return m
 }
 
-// gated is the world's dialer behind a gate.
+// gated is the world's DialFunc behind a gate.
 func gated(w *world, gate <-chan struct{}) DialFunc {
 	return DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
 		select {
@@ -351,7 +350,7 @@ func gated(w *world, gate <-chan struct{}) DialFunc {
 	})
 }
 
-// A stuckConn is a client that talks and never reads.
+// A stuckConn is a client that sends and never reads.
 type stuckConn struct {
 	in     chan *jsonrpc.Message
 	closed chan struct{}

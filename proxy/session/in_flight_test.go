@@ -15,7 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// inFlight returns what the router tells of calls, in few words each.
+// inFlight returns the router's calls, in few words each.
 func (w *world) inFlight() (all []string) {
 	synctest.Wait()
 	calls, _ := w.proxy.Calls(1000)
@@ -36,8 +36,8 @@ func (w *world) wantInFlight(want ...string) {
 	}
 }
 
-// Each call is told of until it is answered, in both eras, with whom and what it is for. A
-// subscription is not: nobody waits for its answer.
+// Each request is listed until it is answered, in both eras, with its client and target.
+// Subscriptions are not, because no client waits for their answers.
 func TestCallsInFlight(t *testing.T) {
 	inEras(t, &Router{Hooks: observe.Hooks{RequestEnded: func(observe.Request, observe.End) {}}}, []string{"files", "docs"}, func(w *world) {
 		w.initialize()
@@ -80,7 +80,7 @@ func TestCallsInFlight(t *testing.T) {
 	})
 }
 
-// What a call waits for on its way: the link, the start, room, and the client.
+// The things that a call waits for: the link, the start, room, and the client.
 func TestWhatCallsWaitFor(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		gate := make(chan struct{})
@@ -128,7 +128,7 @@ func TestWhatCallsWaitFor(t *testing.T) {
 	})
 }
 
-// Who waits until the host starts a sole upstream again waits for its start.
+// A request that waits until the host starts a sole upstream again waits for its start.
 func TestWhatStartsWaitFor(t *testing.T) {
 	inEras(t, &Router{}, []string{"a"}, func(w *world) {
 		w.leave()
@@ -151,7 +151,7 @@ func TestWhatStartsWaitFor(t *testing.T) {
 	})
 }
 
-// A merged list waits for those upstreams that have not answered.
+// A merged list waits for the upstreams that have not answered.
 func TestWhatListsWaitFor(t *testing.T) {
 	inEras(t, &Router{}, []string{"a", "b", "c"}, func(w *world) {
 		w.initialize()
@@ -174,7 +174,7 @@ func TestWhatListsWaitFor(t *testing.T) {
 	})
 }
 
-// What an upstream does not read waits to be sent, and is counted in bytes.
+// Messages that an upstream does not read wait to be sent, and are counted in bytes.
 func TestCallsThatWaitForRoom(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		over := make(chan struct{})
@@ -202,8 +202,7 @@ func TestCallsThatWaitForRoom(t *testing.T) {
 	})
 }
 
-// The name of a client is kept, also with events when its session is gone. What it has made
-// long is not.
+// The name of a client is kept, also in events after its session. An overlong name is shortened.
 func TestNamesOfClientsKeepLittle(t *testing.T) {
 	info := fmt.Appendf(nil, `{"name":%q}`, strings.Repeat("n", 1<<20))
 	before, after := new(runtime.MemStats), new(runtime.MemStats)
@@ -220,7 +219,7 @@ func TestNamesOfClientsKeepLittle(t *testing.T) {
 	}
 }
 
-// Where nobody watches, a call is timed by nobody, nor is anything noted for those who might.
+// Without hooks, calls are not timed and nothing is recorded.
 func TestNobodyWatches(t *testing.T) {
 	for watched, hooks := range map[bool]observe.Hooks{false: {}, true: {RequestEnded: func(observe.Request, observe.End) {}, CallEnded: func(observe.Call, observe.End) {}}} {
 		inEras(t, &Router{Hooks: hooks}, []string{"files"}, func(w *world) {

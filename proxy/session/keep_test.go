@@ -18,8 +18,8 @@ type keeper struct {
 
 func (k *keeper) KeepWhile(busy func() bool) { k.busy = busy }
 
-// A client that seems to be gone is waited for as long as a task of its is
-// unfinished, however that is found out.
+// A client that seems to have left is kept while one of its tasks is unfinished, however that is
+// found out.
 func TestUnfinishedTasksKeep(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		status := "working"

@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// inLimits is a world in each era whose clients have limits, and whose upstream answers
-// nothing any more.
+// inLimits runs a world in each era whose clients have limits, and whose upstream no longer
+// answers.
 func inLimits(t *testing.T, up Upstream, l policy.Limits, test func(w *world)) {
 	inEras(t, &Router{Upstreams: []Upstream{up}}, nil, func(w *world) {
 		w.configure(func(p *Router) { p.Policies = policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: l}) })
@@ -43,7 +43,7 @@ func (w *world) abandon(from, to int) {
 	}
 }
 
-// begun returns the calls that the upstream has got since it was asked last.
+// begun returns the new calls at the upstream.
 func (w *world) begun() (calls []*jsonrpc.Message) {
 	for _, got := range w.upstream("files").take() {
 		if m := decode(w.t, got); m.Method == mcp.MethodToolsCall {
@@ -53,7 +53,7 @@ func (w *world) begun() (calls []*jsonrpc.Message) {
 	return calls
 }
 
-// wantFull checks that one more call is refused, or not.
+// wantFull checks whether one more call is refused.
 func (w *world) wantFull(when string, id int, full bool) {
 	w.t.Helper()
 	w.callEcho(id)
@@ -63,7 +63,7 @@ func (w *world) wantFull(when string, id int, full bool) {
 	}
 }
 
-// A server works on cancelled calls, too: of one principal it has no more than four times
+// A server may work on cancelled calls, too: of one principal it has at most four times
 // limits.inFlight.
 func TestCancelledCallsCount(t *testing.T) {
 	inLimits(t, Upstream{Name: "files"}, policy.Limits{InFlight: 2}, func(w *world) {
@@ -89,8 +89,8 @@ func TestCancelledCallsCount(t *testing.T) {
 	})
 }
 
-// Whatever ends a call that the client has not cancelled: it counts on if a server may work
-// on it.
+// However a call ends that the client has not cancelled, it keeps counting if a server may work on
+// it.
 func TestAbandonedCallsCount(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		inLimits(t, Upstream{Name: "files", RequestTimeout: time.Second}, policy.Limits{InFlight: 2}, func(w *world) {
@@ -167,7 +167,7 @@ func TestAbandonedCallsCount(t *testing.T) {
 	})
 }
 
-// Calls that are answered leave nothing behind, however many they are.
+// Answered calls leave nothing behind, however many there are.
 func TestAnsweredCallsDoNotCount(t *testing.T) {
 	inLimits(t, Upstream{Name: "files"}, policy.Limits{InFlight: 1}, func(w *world) {
 		w.upstream("files").handle(echo("files"))
@@ -180,7 +180,7 @@ func TestAnsweredCallsDoNotCount(t *testing.T) {
 	})
 }
 
-// What an upstream connection remembers of abandoned calls is bounded by what counts.
+// The abandoned calls that an upstream connection remembers are bounded by those that count.
 func TestAbandonedIsBounded(t *testing.T) {
 	inLimits(t, Upstream{Name: "files"}, policy.Limits{InFlight: 16}, func(w *world) {
 		for round := range 20 {
@@ -202,8 +202,7 @@ func TestAbandonedIsBounded(t *testing.T) {
 	})
 }
 
-// Notifications count for the rate. Those beyond it reach no server, and the status counts
-// them.
+// Notifications count for the rate. Those beyond it reach no server, and the status counts them.
 func TestRateOfNotifications(t *testing.T) {
 	refused := 0
 	inEras(t, &Router{Upstreams: []Upstream{{Name: "files"}}}, nil, func(w *world) {
@@ -241,8 +240,8 @@ func TestRateOfNotifications(t *testing.T) {
 	})
 }
 
-// What is bounded by what it names passes beyond the rate: initialized, answers, and
-// cancellations of calls that are open.
+// Messages that are bounded otherwise pass beyond the rate: initialized, answers, and cancellations
+// of open calls.
 func TestRateLetsPass(t *testing.T) {
 	inWorld(t, &Router{Policies: policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{Rate: 0.01}})}, []string{"files"}, func(w *world) {
 		w.initialize()
@@ -262,7 +261,7 @@ func TestRateLetsPass(t *testing.T) {
 	})
 }
 
-// Progress that a client makes on what a server asks counts as any notification.
+// Progress of a client on server requests counts like any notification.
 func TestRateOfProgress(t *testing.T) {
 	inWorld(t, &Router{Policies: policiesOf(t, policy.Rule{Who: policy.Who{Any: true}, Limits: policy.Limits{Rate: 0.01}})}, []string{"files"}, func(w *world) {
 		w.initialize()
@@ -280,8 +279,8 @@ func TestRateOfProgress(t *testing.T) {
 	})
 }
 
-// That the client's roots have changed is told at once, and the last time, too, and not for
-// each time that the client says so.
+// A change of the client's roots is reported at once, and so is the last one, but not each one
+// between.
 func TestRootsChangesAreCoalesced(t *testing.T) {
 	const changed = `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`
 	for _, leaves := range []bool{false, true} {

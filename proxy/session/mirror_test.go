@@ -12,12 +12,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// mirrored is a tool whose parameters go into headers.
+// mirrored is a tool with parameters that headers repeat.
 const mirrored = `{"name":%q,"inputSchema":{"type":"object","properties":{
 	"region":{"type":"string","x-mcp-header":"Region"},
 	"deep":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}}}}`
 
-// lists makes an upstream list these tools, one a page; another one is an echo.
+// lists makes an upstream list these tools, one a page; otherwise it is an echo.
 func (w *world) lists(upstream string, tools ...string) {
 	hand := func(p *party, m *jsonrpc.Message) {
 		if m.Method != "tools/list" {
@@ -43,8 +43,8 @@ func (w *world) lists(upstream string, tools ...string) {
 	}
 }
 
-// callsWith makes the client call a tool over a transport with headers: names and
-// values in turn.
+// callsWith makes the client call a tool over a transport with headers: alternating names and
+// values.
 func (w *world) callsWith(id int, tool, arguments string, headers ...string) {
 	w.t.Helper()
 	params := fmt.Sprintf(`"name":%q`, tool)
@@ -59,7 +59,7 @@ func (w *world) callsWith(id int, tool, arguments string, headers ...string) {
 	w.client.send(m)
 }
 
-// wantCode checks that the client gets one answer, with this error; 0 is none.
+// wantCode checks that the client gets one answer, with this error code; 0 is none.
 func (w *world) wantCode(code int) {
 	w.t.Helper()
 	got := w.client.take()
@@ -68,7 +68,7 @@ func (w *world) wantCode(code int) {
 	}
 }
 
-// asked returns how often an upstream was asked for something since the last look.
+// asked returns how often an upstream was asked for something since the last check.
 func (w *world) asked(upstream, method string) (n int) {
 	w.mu.Lock()
 	conns := len(w.conns[stream(upstream, w.era)])
@@ -86,8 +86,8 @@ func (w *world) asked(upstream, method string) (n int) {
 
 const mismatched = mcp.CodeHeaderMismatch
 
-// Headers are compared with the arguments of the tool that a name resolves to,
-// whether its upstream has listed it before or not.
+// Headers are compared with the arguments of the resolved tool, whether or not its upstream was
+// listed before.
 func TestHeaders(t *testing.T) {
 	for _, tt := range []struct {
 		name, tool, arguments string
@@ -141,7 +141,7 @@ func TestHeaderMismatchSays(t *testing.T) {
 	})
 }
 
-// A transport without headers repeats nothing, and nobody lists for it.
+// A transport without headers repeats nothing, and causes no list.
 func TestHeadersOfNoTransport(t *testing.T) {
 	inEras(t, &Router{}, []string{"a"}, func(w *world) {
 		w.initialize()
@@ -156,8 +156,8 @@ func TestHeadersOfNoTransport(t *testing.T) {
 	})
 }
 
-// Tools may change: one that is not known, or whose headers do not agree, is looked
-// up again, but not for ever.
+// Tools may change: a tool that is unknown, or whose headers do not agree, is listed again, but not
+// for ever.
 func TestHeadersOfChangedTools(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.lists("a", fmt.Sprintf(mirrored, "x"))
@@ -189,8 +189,8 @@ func TestHeadersOfChangedTools(t *testing.T) {
 	})
 }
 
-// If the tools cannot be listed, calls go unchecked; one waits for a list that does
-// not come, and then none does for a while.
+// If the tools cannot be listed, calls are not checked; one call waits for a missing list, and then
+// none for a while.
 func TestHeadersWithoutList(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
@@ -226,7 +226,7 @@ func TestHeadersWithoutList(t *testing.T) {
 	}
 }
 
-// A call that is cancelled while the tools are listed for it calls nothing.
+// A call that is cancelled while the tools are listed for it is not sent.
 func TestD32_BeforeTheCall(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"a": nothing}

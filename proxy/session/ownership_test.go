@@ -11,8 +11,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// What one principal was given is the first to be forgotten when it has too much, and never
-// because of what another one has; of all, who was given nothing for the longest time.
+// When a principal has too much, its oldest thing is forgotten, and never because of another
+// principal; when all together have too much, the principal that was given nothing for the longest
+// time is forgotten.
 func TestBelongingsAreBounded(t *testing.T) {
 	var b ownership
 	who := func(i int) identity.Principal {
@@ -48,14 +49,14 @@ func ofSeveral() *Router {
 	return p
 }
 
-// A thief is who knows all that an upstream gave to another principal.
+// A thief knows everything that an upstream gave to another principal.
 type thief struct {
 	*world
 	thief *party
 }
 
-// inTheft runs test in worlds with one and with two upstreams, where the client and the
-// thief are two principals.
+// inTheft runs test in worlds with one and with two upstreams, where the client and the thief are
+// two principals.
 func inTheft(t *testing.T, test func(w *thief)) {
 	for _, names := range [][]string{{"a"}, {"a", "b"}} {
 		t.Run(fmt.Sprint(len(names), " upstreams"), func(t *testing.T) {
@@ -83,7 +84,7 @@ func inTheft(t *testing.T, test func(w *thief)) {
 	}
 }
 
-// generous answers as a server that gives everything to everybody.
+// generous answers like a server that gives everything to everybody.
 func (x *thief) generous(name string) func(*party, *jsonrpc.Message) {
 	echoes := echo(name)
 	return func(p *party, m *jsonrpc.Message) {
@@ -113,7 +114,7 @@ func (x *thief) generous(name string) func(*party, *jsonrpc.Message) {
 	}
 }
 
-// tool returns what the client calls a tool or task of upstream a.
+// tool returns the client's name of a tool or task of upstream a.
 func (x *thief) named(id string) string {
 	if len(x.proxy.Upstreams) > 1 {
 		return "a__" + id
@@ -124,8 +125,8 @@ func (x *thief) named(id string) string {
 const modernTasks = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 
-// steal makes the thief say what the owner may say, and the owner say it afterwards. The
-// thief must hear what somebody hears who says it of what does not exist.
+// steal makes the thief send a message of the owner, and the owner send it afterwards. The thief
+// must get the answer for a thing that does not exist.
 func (x *thief) steal(request string) {
 	x.t.Helper()
 	x.thief.take()
@@ -143,8 +144,8 @@ func (x *thief) steal(request string) {
 	}
 }
 
-// A server that has one process or one login for all cannot tell clients apart. So nobody
-// uses the task, or the state of a request, that another principal was given, in either era.
+// A server with one process or one login for all cannot distinguish clients. So nobody can use the
+// task, or the state of a request, that another principal was given, in either era.
 func TestBelongingsOfModernClients(t *testing.T) {
 	inTheft(t, func(x *thief) {
 		x.client.say(`{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"` + x.named("echo") + `",` + modernTasks + `}}}`)
@@ -172,7 +173,7 @@ func TestBelongingsOfModernClients(t *testing.T) {
 	})
 }
 
-// And so it is in the legacy era, where a server lists its tasks and tells of them unasked.
+// The same in the legacy era, where a server lists its tasks and reports them unasked.
 func TestBelongingsOfLegacyClients(t *testing.T) {
 	inTheft(t, func(x *thief) {
 		for _, p := range []*party{x.client, x.thief} {

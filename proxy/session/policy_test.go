@@ -39,7 +39,7 @@ func methodNames(t *testing.T) (names []string) {
 	return names
 }
 
-// policiesOf returns policies of rules, which are called policies[0] and so on.
+// policiesOf returns policies of rules, whose keys are policies[0] and so on.
 func policiesOf(t testing.TB, rules ...policy.Rule) *policy.Policies {
 	t.Helper()
 	for i := range rules {
@@ -55,13 +55,13 @@ func policiesOf(t testing.TB, rules ...policy.Rule) *policy.Policies {
 	return p
 }
 
-// identityOf is a token by its name and, behind that, scopes.
+// identityOf returns the identity of a token: its name and, after that, scopes.
 func identityOf(text string) *identity.Identity {
 	words := strings.Fields(text)
 	return &identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: words[0]}, Scopes: words[1:]}
 }
 
-// A layout is a way in which a client of files and perhaps docs calls what files has.
+// A layout is a set of upstreams and a naming, in which a client uses the things of files.
 type layout struct {
 	name      string
 	upstreams []string
@@ -85,8 +85,8 @@ var layouts = func() []layout {
 	}
 }()
 
-// offering answers as a server that has tools, prompts and resources of these names, and
-// as echo to all else.
+// offering answers like a server that has tools, prompts and resources of these names, and like
+// echo to all else.
 func offering(upstream string, names ...string) func(*party, *jsonrpc.Message) {
 	list := func(format string) string {
 		var all []string
@@ -110,8 +110,8 @@ func offering(upstream string, names ...string) func(*party, *jsonrpc.Message) {
 	}
 }
 
-// What is denied looks as what does not exist, by whatever name, in both eras; no server
-// hears of it, no list has it, and what is allowed works.
+// Denied things look like things that do not exist, under any name, in both eras; no server gets
+// the request, no list has them, and allowed things work.
 func TestDeniedIsUnknown(t *testing.T) {
 	named := func(method, params string) func(l layout, name string) string {
 		return func(l layout, name string) string {
@@ -186,8 +186,8 @@ func TestDeniedIsUnknown(t *testing.T) {
 	}
 }
 
-// hostileURIs lead a server to docs://private, or to file:///secret, that takes them for what
-// they are not. In proxy/policy there are more.
+// hostileURIs lead a server to docs://private or to file:///secret, if the server reads them
+// differently. proxy/policy has more.
 var hostileURIs = []string{
 	"docs://private/x", "DOCS://Private/x", "docs:private/x", "docs:///private//x", "docs://u@private:1/x", "docs://%70rivate/x", "docs://%2570rivate/x", "docs://private/x?q", "docs://private/x#f",
 	"docs://public/../private/x", "docs://public/%2e%2e/private/x", "docs://public/%252e%252e/private/x", "docs://public/..;a/private/x", "docs://public/.\t./private/x", "docs://public/.\n./private/x",
@@ -195,8 +195,7 @@ var hostileURIs = []string{
 	"file:///secret/private", "file:/secret/private", "file:secret/private", "FILE:///SECRET/private", "file://localhost/secret/private", "file://other/secret/private", "/secret/private", "file:///public/..%2fsecret/private",
 }
 
-// deniedURIs is TestDeniedIsUnknown for URIs that are written so that servers read something
-// else in them.
+// deniedURIs is TestDeniedIsUnknown for URIs that servers may read differently.
 func deniedURIs(t *testing.T) {
 	text := func(v any) string {
 		b, err := json.Marshal(v)
@@ -268,7 +267,7 @@ func deniedURIs(t *testing.T) {
 	}
 }
 
-// wantUnknown asks for what is hostile, and for what is not, in all ways.
+// wantUnknown requests hostile and other URIs in all ways.
 func (w *world) wantUnknown(formats []string, text func(any) string) {
 	code := jsonrpc.CodeResourceNotFound
 	if w.era == mcp.Modern {
@@ -291,7 +290,7 @@ func (w *world) wantUnknown(formats []string, text func(any) string) {
 	}
 }
 
-// Each method of the table is decided, or needs no decision: a new one cannot pass by.
+// Each method of the table is decided, or needs no decision, so that a new one is not overlooked.
 func TestEveryMethodIsDecided(t *testing.T) {
 	const (
 		byName    = "by the name that it resolves to"
@@ -322,7 +321,7 @@ func TestEveryMethodIsDecided(t *testing.T) {
 			t.Errorf("%s: who says that a client may do this? See policy.go", name)
 		}
 	}
-	// Those who may nothing get no request to a server, whatever the method is.
+	// Clients that may do nothing send no request to a server, whatever the method.
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		for _, listed := range []bool{false, true} { // a rule about somebody else, or one that allows something else
 			rule := policy.Rule{Who: policy.Who{Token: "other"}}
@@ -359,7 +358,7 @@ func TestEveryMethodIsDecided(t *testing.T) {
 	}
 }
 
-// Elements of an array are decided each by itself, as what their sender may.
+// Elements of an array are decided separately, by the grant of their sender.
 func TestBatchesAreDecided(t *testing.T) {
 	rule := policy.Rule{Who: policy.Who{Token: "ci"}, Tools: policy.Globs{Deny: []string{"docs__*"}}}
 	inWorld(t, &Router{Policies: policiesOf(t, rule)}, []string{"files", "docs"}, func(w *world) {
@@ -377,8 +376,8 @@ func TestBatchesAreDecided(t *testing.T) {
 	})
 }
 
-// What is hidden from a client neither makes a bare name ambiguous nor comes before what it
-// may see under the same name.
+// Things hidden from a client neither make a bare name ambiguous nor precede visible ones of the
+// same name.
 func TestHiddenNamesDoNotClash(t *testing.T) {
 	for _, naming := range []catalog.Naming{catalog.PrefixAuto, catalog.PrefixNever} {
 		rule := policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Deny: []string{"files__*"}}}
@@ -391,8 +390,8 @@ func TestHiddenNamesDoNotClash(t *testing.T) {
 	}
 }
 
-// What a principal may do at a time counts over its sessions and eras. What it does not wait
-// for any more does not count, and another principal is not held up.
+// The open requests of a principal count over its sessions and eras. Requests that it no longer
+// waits for do not count, and another principal is not delayed.
 func TestLimitsOfPrincipals(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		w.configure(func(p *Router) {
@@ -448,7 +447,7 @@ func TestLimitsOfPrincipals(t *testing.T) {
 	})
 }
 
-// Beyond its rate a principal hears when to come back, and the log has a line a minute.
+// Beyond its rate a principal gets the time to retry, and the log has one line a minute.
 func TestRateOfPrincipals(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		var log safeBuffer
@@ -481,7 +480,7 @@ func TestRateOfPrincipals(t *testing.T) {
 	})
 }
 
-// The log names the rule that denied, and no line has what a call was about beyond its name.
+// The log names the rule that denied a request, and has nothing of the request beyond its name.
 func TestLogNamesTheRule(t *testing.T) {
 	for _, names := range [][]string{{"files"}, {"files", "docs"}} {
 		var log safeBuffer
@@ -509,7 +508,7 @@ func TestLogNamesTheRule(t *testing.T) {
 	}
 }
 
-// A safeBuffer may be written and read at the same time.
+// A safeBuffer may be written and read concurrently.
 type safeBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -527,8 +526,8 @@ func (b *safeBuffer) String() string {
 	return b.buf.String()
 }
 
-// Rules that are replaced count for the next request, and the client is told of lists that
-// are not what they were for it, and of no other.
+// New rules apply to the next request, and the client is notified of the lists that change for it,
+// and of no other.
 func TestReplacePolicies(t *testing.T) {
 	deny := func(globs ...string) []policy.Rule {
 		return []policy.Rule{{Key: "policies[0]", Who: policy.Who{Any: true}, Tools: policy.Globs{Deny: globs}}}

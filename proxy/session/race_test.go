@@ -19,8 +19,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// race plays a world 200 times, on one processor, two and more: begin, then all
-// racers at once, then check.
+// race plays a world 200 times, on one processor, two and more: begin, then all racers at once,
+// then check.
 func race(t *testing.T, begin func(*world), check func(*world), racers ...func(*world)) {
 	raceIn(t, mcp.Legacy, begin, check, racers...)
 }
@@ -54,8 +54,7 @@ func raceIn(t *testing.T, era mcp.Era, begin func(*world), check func(*world), r
 	}
 }
 
-// inFlight returns a beginning with n calls, from id 1 on, that the upstream got
-// under ids from 2 on.
+// inFlight returns a begin with n calls, from id 1 on, which the upstream got under ids from 2 on.
 func inFlight(n int) func(*world) {
 	return func(w *world) { w.calls("files", "echo", 1, n) }
 }
@@ -117,7 +116,7 @@ func TestRaceA_AnswersAndHalfClose(t *testing.T) {
 		})
 }
 
-// What comes while the end has begun is refused, and does not hold it up.
+// Requests that come after the end has begun are refused, and do not delay it.
 func TestRaceA_RequestsAndForcedEnd(t *testing.T) {
 	var began time.Time
 	race(t, func(w *world) {
@@ -140,7 +139,7 @@ func TestRaceA_RequestsAndForcedEnd(t *testing.T) {
 	})
 }
 
-// A merged list that the end interrupts must not pass for an empty one.
+// A merged list that the end interrupts must not look empty.
 func TestRaceA_ListAndForcedEnd(t *testing.T) {
 	race(t, func(w *world) { w.upstream("files").mute() }, func(w *world) {
 		<-w.ended
@@ -287,7 +286,7 @@ func TestRaceL_RequestAfterClose(t *testing.T) {
 	})
 }
 
-// Whatever layers an end has come through, the client sees one flat error.
+// However many layers an end has passed, the client gets one flat error.
 func TestRaceF_EndsAreNotWrapped(t *testing.T) {
 	inner := fmt.Errorf("read /secret/path: %w", fmt.Errorf("layer: %w", jsonrpc.Closed(errors.New("10.0.0.1:80: reset"))))
 	for _, row := range []struct {
@@ -308,7 +307,7 @@ func TestRaceF_EndsAreNotWrapped(t *testing.T) {
 	}
 }
 
-// A client that does not read cannot hold up the end that it is to hear of.
+// A client that does not read cannot delay its own end.
 func TestRaceP_ClientDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := newStuckConn()
@@ -328,7 +327,7 @@ func TestRaceP_ClientDoesNotRead(t *testing.T) {
 	})
 }
 
-// Restarts, lists and calls at once: every call has one answer.
+// Restarts, lists and calls at once: every call gets one answer.
 func TestRaceRestart(t *testing.T) {
 	race(t, func(*world) {}, func(w *world) {
 		seen := map[string]int{}
@@ -354,8 +353,7 @@ func TestRaceRestart(t *testing.T) {
 	})
 }
 
-// The proxy says that a set has changed, and the set that it has in the end is
-// what all sessions serve, whatever order the changes came in.
+// After Updates in any order, all sessions serve the last set.
 func TestRaceUpdates(t *testing.T) {
 	race(t, func(*world) {}, func(w *world) {
 		synctest.Wait()
@@ -375,8 +373,8 @@ func TestRaceUpdates(t *testing.T) {
 		func(w *world) { w.proxy.Update(nil, farAway) })
 }
 
-// Calls, cancellations, changes of the set and all ways to end at once: each call
-// is answered once, unless it was cancelled.
+// Calls, cancellations, changes of the set and all kinds of end at once: each call is answered
+// once, unless it was cancelled.
 func TestRaceUpdateAndEverything(t *testing.T) {
 	ends := []func(*world){
 		func(w *world) { w.cancel() },

@@ -11,7 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// offersTools makes an upstream list tools of these names; otherwise it is an echo.
+// offersTools makes an upstream list tools with these names; otherwise it is an echo.
 func (w *world) offersTools(upstream string, names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -27,7 +27,7 @@ func (w *world) offersTools(upstream string, names ...string) {
 	}
 }
 
-// by returns which upstream serves a tool, and under what name.
+// by returns the upstream that serves a tool, and the tool's name there.
 func (w *world) by(tool string) string {
 	w.t.Helper()
 	w.client.say(`{"jsonrpc":"2.0","id":"by","method":"tools/call","params":{"name":"` + tool + `"}}`)
@@ -91,8 +91,8 @@ func TestRenameEndsNothing(t *testing.T) {
 	})
 }
 
-// wantChanged checks that the client heard of changed tools once, and of nothing else;
-// in the modern era only one that listens does.
+// wantChanged checks that the client got one list_changed of tools, and nothing else; in the modern
+// era only a client that listens does.
 func (w *world) wantChanged() {
 	w.t.Helper()
 	if w.era == mcp.Legacy {
@@ -102,8 +102,7 @@ func (w *world) wantChanged() {
 	w.client.want()
 }
 
-// What belongs to an upstream stays its own under another name: server requests,
-// subscriptions, tasks.
+// Server requests, subscriptions and tasks stay with their upstream when its name changes.
 func TestRenameKeepsWhatIsOpen(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {

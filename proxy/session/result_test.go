@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// BenchmarkModernResult is one call after another in the modern era whose result
-// is 64 KiB of text, or of small members.
+// BenchmarkModernResult makes sequential calls in the modern era with results of 64 KiB of text, or
+// of small members.
 func BenchmarkModernResult(b *testing.B) {
 	text := `{"content":[{"type":"text","text":"` + strings.Repeat(`a line of \"text\"\n`, 64<<10/19) + `"}]`
 	members := `{"content":[],"structuredContent":{"rows":[` + strings.Repeat(`{"id":12345,"name":"row"},`, 64<<10/26) + `{}]}`

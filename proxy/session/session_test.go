@@ -24,8 +24,8 @@ func TestListMergesAndRoutes(t *testing.T) {
 	})
 }
 
-// What an upstream says about a call reaches the client as belonging to that, in both eras,
-// so that a front end finds the response that it goes with.
+// Messages of an upstream about a call are related to it for the client, in both eras, so that a
+// front end finds the response that carries them.
 func TestRelated(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		w.initialize()

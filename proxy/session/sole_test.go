@@ -11,8 +11,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// dying makes the next n streams end as those of a server that dies when it starts.
-// It returns how many streams there were.
+// dying makes the next n streams end like those of a server that crashes at its start. It returns
+// how many streams there were.
 func (w *world) dying(n int) (opened func() int) {
 	return w.ending(func(stream int) *jsonrpc.ClosedError {
 		if stream > n {
@@ -22,7 +22,7 @@ func (w *world) dying(n int) (opened func() int) {
 	})
 }
 
-// ending ends the streams that how says, at once. They count from 1.
+// ending ends the streams that how selects, at once. They count from 1.
 func (w *world) ending(how func(stream int) *jsonrpc.ClosedError) (opened func() int) {
 	streams := 0
 	w.proxy.Dial = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
@@ -43,8 +43,8 @@ func (w *world) ending(how func(stream int) *jsonrpc.ClosedError) (opened func()
 	}
 }
 
-// A sole upstream that cannot start has no capabilities that could be told: after two
-// starts the client hears why, and may try again.
+// A sole upstream that cannot start has no capabilities: after two starts the client gets the
+// error, and may try again.
 func TestSoleUpstreamCannotStart(t *testing.T) {
 	inEras(t, &Router{}, []string{"a"}, func(w *world) {
 		for _, c := range []struct {
@@ -66,7 +66,7 @@ func TestSoleUpstreamCannotStart(t *testing.T) {
 	})
 }
 
-// What no other start can help is told at once.
+// An error that another start cannot fix is reported at once.
 func TestSoleUpstreamIsMissing(t *testing.T) {
 	inEras(t, &Router{}, []string{"a"}, func(w *world) {
 		w.leave()
@@ -80,8 +80,8 @@ func TestSoleUpstreamIsMissing(t *testing.T) {
 	})
 }
 
-// A host that waits before the next start ends all streams with one event. That is
-// waited out, but not for ever.
+// During a back-off a host ends all streams with one event. The session waits for its end, but not
+// for ever.
 func TestSoleUpstreamInBackOff(t *testing.T) {
 	for _, c := range []struct {
 		lasts, took time.Duration
@@ -105,8 +105,7 @@ func TestSoleUpstreamInBackOff(t *testing.T) {
 	}
 }
 
-// After such an answer initialize may come again, and what was said meanwhile counts
-// for nothing.
+// After such an error the client may initialize again, and earlier messages do not count.
 func TestInitializeAgain(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.leave()
@@ -124,7 +123,7 @@ func TestInitializeAgain(t *testing.T) {
 	})
 }
 
-// One whose link is away, and one that is slow, may still offer anything.
+// An upstream whose link is down, or that is slow, may still offer anything.
 func TestSoleUpstreamAway(t *testing.T) {
 	inEras(t, &Router{}, []string{"a"}, func(w *world) {
 		w.leave()
@@ -145,7 +144,7 @@ func TestSoleUpstreamAway(t *testing.T) {
 	})
 }
 
-// Among several, one that cannot start costs the others nothing.
+// Among several upstreams, one that cannot start costs the others nothing.
 func TestOneOfSeveralCannotStart(t *testing.T) {
 	inEras(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.leave()
@@ -157,7 +156,8 @@ func TestOneOfSeveralCannotStart(t *testing.T) {
 	})
 }
 
-// What helps is tried again, twice at most; the back-off of a host is no start.
+// A start that may help is tried again, at most twice; waiting for a back-off does not count as a
+// start.
 func TestTrials(t *testing.T) {
 	wire := func(retryable bool, event string) []byte {
 		return fmt.Appendf(nil, `{"code":-32603,"message":"m","data":{"reason":"connection_closed","retryable":%v,"event":%q}}`, retryable, event)

@@ -16,10 +16,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// TestStorm lets clients and upstreams do everything at once, in both eras, and
-// checks what must
-// hold of every call: it is answered once, unless it was cancelled. The bubble
-// keeps a slow machine from running into timeouts.
+// TestStorm lets clients and upstreams do everything at once, in both eras, and checks that every
+// call is answered once, unless it was cancelled. The bubble keeps a slow machine from running into
+// timeouts.
 func TestStorm(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })
@@ -48,7 +47,7 @@ func storm(t *testing.T, seed uint64) {
 	}
 }
 
-// stormyLinks lets upstreams come, go, change and return until it is calm.
+// stormyLinks makes upstreams come, go, change and return until it is calm.
 func stormyLinks(p *Router, calm <-chan struct{}) {
 	for {
 		select {
@@ -63,8 +62,8 @@ func stormyLinks(p *Router, calm <-chan struct{}) {
 	}
 }
 
-// stormyUpstream answers late, never, twice, or dies; it asks, changes its lists
-// and makes progress, too.
+// stormyUpstream answers late, never, twice, or dies; it also asks, changes its lists and sends
+// progress.
 func stormyUpstream(_ context.Context, name, _ string, _ mcp.Era) (jsonrpc.Conn, error) {
 	if rand.N(10) == 0 {
 		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}

@@ -15,8 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// Messages that come too late, from the wrong side, or not whole: they cost
-// nothing but themselves.
+// Messages that are late, from the wrong side, or incomplete affect nothing else.
 
 func TestD19_LateAnswers(t *testing.T) {
 	inEras(t, &Router{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
@@ -37,7 +36,7 @@ func TestD19_LateAnswers(t *testing.T) {
 	})
 }
 
-// An id may be used again once it is settled, whichever way that was.
+// An id may be reused once it is settled, however that happened.
 func TestD26_IDUsedAgain(t *testing.T) {
 	for _, first := range []struct{ name, settle, client string }{
 		{"answered", `{"jsonrpc":"2.0","id":2,"result":{"n":1}}`, ""},
@@ -66,7 +65,7 @@ func TestD26_IDUsedAgain(t *testing.T) {
 	}
 }
 
-// A line that is no message costs that line, on either side (race N).
+// An invalid line affects only itself, on either side (race N).
 func TestD44_RaceN_MalformedLine(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		near, far, lines := lineConn()
@@ -97,8 +96,7 @@ func TestD44_RaceN_MalformedLine(t *testing.T) {
 	})
 }
 
-// lineConn returns a client's end as bytes, the proxy's as lines, and what the
-// client gets.
+// lineConn returns a client's end as bytes, the proxy's as lines, and the messages to the client.
 func lineConn() (io.WriteCloser, jsonrpc.Conn, *party) {
 	fromClient, near := io.Pipe()
 	toClient, out := io.Pipe()
@@ -121,7 +119,7 @@ func lineConn() (io.WriteCloser, jsonrpc.Conn, *party) {
 	}), got
 }
 
-// A notification that cannot be delivered is nobody's error.
+// An undeliverable notification is no error for anybody.
 func TestD47_NotificationLost(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		w.proxy.Dial = oddUpstream(w, true)
@@ -144,7 +142,7 @@ func TestD47_NotificationLost(t *testing.T) {
 	})
 }
 
-// A goneConn is a client that reads its own end and counts what is sent after it.
+// A goneConn is a client that reads its own end and counts the messages after it.
 type goneConn struct {
 	jsonrpc.Conn
 	gone atomic.Bool
@@ -166,8 +164,8 @@ func (c *goneConn) Send(m *jsonrpc.Message) error {
 	return c.Conn.Send(m)
 }
 
-// A client's death is not reported to that client: its 50 calls, its server request
-// and the drain that follows say nothing to it.
+// A client that has left gets nothing: no answers to its 50 calls, no server request, and nothing
+// of the drain.
 func TestRaceM_DeathIsNotToldToTheDead(t *testing.T) {
 	inEras(t, &Router{}, []string{"files"}, func(w *world) {
 		ours, theirs := jsonrpc.Pipe()

@@ -15,7 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// What a client sees of a subscription in quiet times is told in testdata/modern_listen*.
+// testdata/modern_listen* has the normal cases.
 
 // inModernWorld is inWorld for a client of the modern era.
 func inModernWorld(t *testing.T, p *Router, names []string, test func(w *world)) {
@@ -24,7 +24,7 @@ func inModernWorld(t *testing.T, p *Router, names []string, test func(w *world))
 
 const listenTools = `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://a/a"]}}}`
 
-// frame is what the client gets of its listen.
+// frame returns a message of a listen as the client gets it.
 func frame(method, members string) string {
 	return `{"jsonrpc":"2.0","method":"` + method + `","params":{` + members + `"_meta":{"` + mcp.KeySubscription + `":"l"}}}`
 }
@@ -44,7 +44,7 @@ func (w *world) listens() {
 	w.client.want(ackedAll)
 }
 
-// wantSoon checks what the client gets within a minute.
+// wantSoon checks the messages to the client within a minute.
 func (w *world) wantSoon(want ...string) {
 	w.t.Helper()
 	time.Sleep(time.Minute)
@@ -73,7 +73,7 @@ func TestD41_UpstreamDiesWhileClientListens(t *testing.T) {
 	})
 }
 
-// An upstream that ends a subscription in whatever way is listened to again.
+// An upstream that ends a subscription, in whatever way, is listened to again.
 func TestD41_UpstreamEndsListen(t *testing.T) {
 	for _, end := range []string{
 		`{"jsonrpc":"2.0","id":%d,"result":{"resultType":"complete"}}`,
@@ -94,7 +94,7 @@ func TestD41_UpstreamEndsListen(t *testing.T) {
 	}
 }
 
-// A server that dies of being listened to is not started over and over.
+// A server that crashes on listens is not started over and over.
 func TestD41_CrashLoop(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, _ *jsonrpc.Message) {
@@ -109,7 +109,7 @@ func TestD41_CrashLoop(t *testing.T) {
 	})
 }
 
-// One that does not know listens is not asked again, until it is another process.
+// An upstream that does not know listens is not asked again, until it is another process.
 func TestListenRefused(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -154,7 +154,7 @@ func TestD13_LinkLostWhileClientListens(t *testing.T) {
 	})
 }
 
-// Upstreams that take their time are no reason to tell the client twice.
+// Slow upstreams do not cause two notifications.
 func TestD13_LinkReturnsToSlowUpstreams(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	inModernWorld(t, &Router{}, names, func(w *world) {
@@ -310,7 +310,7 @@ func TestListensAreBounded(t *testing.T) {
 	})
 }
 
-// A subscription that comes as the drain begins holds it up no more than another.
+// A subscription that comes as the drain begins delays it no more than others.
 func TestD42_RaceListenAndDrain(t *testing.T) {
 	for range 200 {
 		inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
@@ -356,7 +356,7 @@ func (p *party) listening() (id jsonrpc.ID) {
 	return id
 }
 
-// What comes before the acknowledgment is kept, but not without end.
+// Messages before the acknowledgment are kept, within bounds.
 func TestEarlyIsBounded(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -376,7 +376,7 @@ func TestEarlyIsBounded(t *testing.T) {
 	})
 }
 
-// A subscription that is cancelled in the moment of its beginning keeps no place.
+// A subscription that is cancelled as it begins keeps no place.
 func TestListenCancelledAtOnce(t *testing.T) {
 	inModernWorld(t, &Router{}, []string{"a"}, func(w *world) {
 		w.listens()

@@ -10,8 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// asks makes the upstream ask the client something for a request of its own, 0 if
-// it does not say for which, and returns when the client has the server request.
+// asks makes the upstream ask the client something for one of its requests, 0 for an unnamed one,
+// and returns when the client has the server request.
 func (w *world) asks(upstream string, id int, related int64) {
 	w.t.Helper()
 	m := decode(w.t, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create"}`, id))
@@ -22,7 +22,7 @@ func (w *world) asks(upstream string, id int, related int64) {
 	w.client.want(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create"}`, id))
 }
 
-// wantTimeouts checks that the time of exactly these calls is over, in any order.
+// wantTimeouts checks that exactly these calls have timed out, in any order.
 func (w *world) wantTimeouts(ids ...int) {
 	w.t.Helper()
 	var want []string
@@ -34,8 +34,8 @@ func (w *world) wantTimeouts(ids ...int) {
 	}
 }
 
-// inTime is a world with calls from 1 on in flight at an upstream that has a second
-// for each. Their ids there are larger by one.
+// inTime runs a world with calls from 1 on in flight at an upstream with a timeout of one second.
+// Their ids there are larger by one.
 func inTime(t *testing.T, calls int, test func(w *world)) {
 	inWorld(t, &Router{Upstreams: []Upstream{{Name: "files", RequestTimeout: time.Second}}}, nil, func(w *world) {
 		w.initialize()
@@ -44,8 +44,8 @@ func inTime(t *testing.T, calls int, test func(w *world)) {
 	})
 }
 
-// TestD11_WhileTheClientIsAsked: a user may think for as long as they like. The time
-// starts anew with the answer.
+// TestD11_WhileTheClientIsAsked: a user may think for any time. The timeout restarts with the
+// answer.
 func TestD11_WhileTheClientIsAsked(t *testing.T) {
 	inTime(t, 2, func(w *world) {
 		time.Sleep(900 * time.Millisecond)
@@ -66,8 +66,7 @@ func TestD11_WhileTheClientIsAsked(t *testing.T) {
 	})
 }
 
-// Who does not say for which request it asks may ask for any that it has, but for
-// none that comes later.
+// A server request that names no request may be for any earlier one, but not for later ones.
 func TestD11_WhileTheClientIsAskedForAny(t *testing.T) {
 	inTime(t, 2, func(w *world) {
 		w.asks("files", 1, 0)
@@ -82,8 +81,7 @@ func TestD11_WhileTheClientIsAskedForAny(t *testing.T) {
 	})
 }
 
-// A server request that is withdrawn holds up nothing any more, nor does one for a request
-// that is not known.
+// A withdrawn server request no longer suspends timeouts, nor does one for an unknown request.
 func TestD11_QuestionWithdrawn(t *testing.T) {
 	inTime(t, 1, func(w *world) {
 		w.asks("files", 1, 2)
@@ -96,7 +94,7 @@ func TestD11_QuestionWithdrawn(t *testing.T) {
 	})
 }
 
-// Nothing times out that was answered, or has ended, while its server request was open.
+// A call that was answered, or has ended, while its server request was open does not time out.
 func TestD11_AnsweredWhileTheClientIsAsked(t *testing.T) {
 	inTime(t, 2, func(w *world) {
 		w.asks("files", 1, 2)
@@ -115,8 +113,8 @@ func TestD11_AnsweredWhileTheClientIsAsked(t *testing.T) {
 	})
 }
 
-// D03, D11: after a half-close a request whose server request has got its error is not
-// cancelled besides when its time is over: one stimulus. Others are.
+// D03, D11: after a half-close, a request whose server request has failed is not also cancelled
+// when it times out: one stimulus. Others are cancelled.
 func TestD03_TimeoutAfterHalfClose(t *testing.T) {
 	inTime(t, 2, func(w *world) {
 		w.asks("files", 1, 2)

@@ -9,9 +9,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// What only upstreams behind links that never were up could have fails with the names of
-// those links, and why they are not up. A client that would not see an upstream of a link's
-// name does not read that name either.
+// Requests that only upstreams behind links that never were up could serve fail with the names of
+// those links, and why they are not up. A client that would not see an upstream with the link's
+// name must not learn that name.
 func TestUnreachedNamesLinks(t *testing.T) {
 	refused := Unknown{Link: "docs", End: jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}, Failed: true}
 	login := Unknown{Link: "wiki", End: *jsonrpc.LoginNeeded("mcp-proxy login wiki", nil), Failed: true}

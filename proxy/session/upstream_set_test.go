@@ -16,10 +16,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Sets of upstreams that change while clients are served. What a client sees of
-// it is told in testdata/upstreams_*.txtar and link_*.txtar.
+// Sets of upstreams that change while clients are served. testdata/upstreams_*.txtar and
+// link_*.txtar have the client's view.
 
-// cut ends all streams as the end of the link does that they are on.
+// cut ends all streams as the end of their link does.
 func (w *world) cut() {
 	synctest.Wait()
 	w.mu.Lock()
@@ -91,7 +91,7 @@ func TestD13_LinkLost(t *testing.T) {
 	})
 }
 
-// A client that asks for nothing is not told of it.
+// A client that has listed nothing is not notified.
 func TestReturnedToClientsWithoutLists(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.proxy.Returned("a") // before initialize
@@ -106,7 +106,7 @@ func TestReturnedToClientsWithoutLists(t *testing.T) {
 	})
 }
 
-// What the link brings back is compared again once the client has listed.
+// The lists after the link's return are compared again once the client has listed.
 func TestReturnedAndThenDifferent(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -130,8 +130,7 @@ func TestReturnedAndThenDifferent(t *testing.T) {
 	})
 }
 
-// A list that was asked for before the link was back is not the one that shows
-// what it brought.
+// A list that was requested before the link's return does not count as one after it.
 func TestReturnedDuringList(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -151,7 +150,7 @@ func TestReturnedDuringList(t *testing.T) {
 	})
 }
 
-// A session that ends does not wait for its turn to open streams again.
+// A session that ends does not wait to open streams again.
 func TestReturnedAndTheEnd(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -171,8 +170,7 @@ func TestReturnedAndTheEnd(t *testing.T) {
 	})
 }
 
-// A list that was asked for before the news does not count as the one asked for
-// after it.
+// A list that was requested before a list_changed does not count as one after it.
 func TestUpdateDuringList(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -237,8 +235,8 @@ func TestUpdateReplacesWhatDiffers(t *testing.T) {
 	}
 }
 
-// The task, token and subscription of an upstream that goes are forgotten, also
-// when they come with its last answer.
+// The task, token and subscription of a removed upstream are forgotten, even if they come with its
+// last answer.
 func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
@@ -276,8 +274,7 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 	})
 }
 
-// A call that waits for a stream to an upstream does not wait for it after that
-// has gone.
+// A call that waits for a stream to an upstream stops waiting when the upstream is removed.
 func TestRemovedWhileItStarts(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.initialize()
@@ -291,7 +288,7 @@ func TestRemovedWhileItStarts(t *testing.T) {
 	})
 }
 
-// An upstream that neither reads nor answers goes all the same.
+// An upstream that neither reads nor answers can be removed nevertheless.
 func TestRemovedWhileItStalls(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
 		w.proxy.Dial = DialFunc(func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
@@ -320,7 +317,7 @@ func TestRemovedWhileItStalls(t *testing.T) {
 	})
 }
 
-// A stallingConn takes no tools/call until it is closed.
+// A stallingConn accepts no tools/call until it is closed.
 type stallingConn struct {
 	*jsonrpc.PipeConn
 	closed chan struct{}
@@ -360,7 +357,7 @@ func TestUpdateWhileDraining(t *testing.T) {
 	})
 }
 
-// A session with one upstream keeps it; who comes later finds the new set.
+// A session with one upstream keeps it; later sessions get the new set.
 func TestServeUpstreamAndUpdate(t *testing.T) {
 	inWorld(t, &Router{}, nil, func(w *world) {
 		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b"}}, nil)
@@ -398,7 +395,7 @@ func TestServeUpstreamAndUpdate(t *testing.T) {
 	})
 }
 
-// openCalls returns how many server requests the client has not answered.
+// openCalls returns the number of server requests that the client has not answered.
 func openCalls(s *session) int {
 	calls, _ := s.client.Open()
 	return calls
