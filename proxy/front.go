@@ -133,14 +133,8 @@ func (p *proofs) plan(cfg *config.Config) *proofs {
 	}
 	for _, i := range cfg.Auth.JWT {
 		i.Key = ""
-		var issuer *jwt.Issuer
-		if at := slices.IndexFunc(p.issuers, func(known config.Issuer) bool { return reflect.DeepEqual(known, i) }); at >= 0 {
-			issuer = p.clients.Issuers[at]
-		} else {
-			issuer = p.trust(i)
-		}
 		next.issuers = append(next.issuers, i)
-		next.clients.Issuers = append(next.clients.Issuers, issuer)
+		next.clients.Issuers = append(next.clients.Issuers, p.issuer(i))
 	}
 	return next
 }
@@ -157,7 +151,12 @@ func staticTokens(cfg *config.Config) (all []config.NamedToken) {
 	return all
 }
 
-func (p *proofs) trust(i config.Issuer) *jwt.Issuer {
+// issuer returns the issuer with that configuration, a new one if p has none.
+func (p *proofs) issuer(i config.Issuer) *jwt.Issuer {
+	same := func(known config.Issuer) bool { return reflect.DeepEqual(known, i) }
+	if at := slices.IndexFunc(p.issuers, same); at >= 0 {
+		return p.clients.Issuers[at]
+	}
 	return &jwt.Issuer{
 		Name: i.Issuer, Audience: i.Audience, Algorithms: i.Algorithms, Skew: i.Skew,
 		Principal: i.Principal, Scopes: i.Scopes,
@@ -168,7 +167,7 @@ func (p *proofs) trust(i config.Issuer) *jwt.Issuer {
 // policiesOf returns the policies of a configuration. The error is a [config.Problems].
 func policiesOf(cfg *config.Config) (*policy.Policies, error) {
 	policies := new(policy.Policies)
-	if _, err := policies.Replace(rulesOf(cfg)); err != nil { // config refuses that already; this check must not be bypassed
+	if _, err := policies.Replace(rulesOf(cfg)); err != nil { // config refuses it, too; nothing may bypass the check
 		return nil, config.Problems{{Source: cfg.File, Key: "policies", Text: err.Error()}}
 	}
 	return policies, nil

@@ -58,7 +58,10 @@ func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
-	h.server = &link.Server{Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked, Log: log, Limits: limits, Trusted: local}
+	h.server = &link.Server{
+		Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked,
+		Log: log, Limits: limits, Trusted: local,
+	}
 	h.rejections = rejections{known: h.host.Known, log: log, hooks: o.Hooks}
 	h.server.Rejected = h.rejections.update
 	if o.Hooks.Happened != nil {
@@ -189,7 +192,9 @@ func (h *hosting) stop() {
 // stops by itself; h.force stops it at once.
 func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
-	c = h.tap.Conn(observe.Point{Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true}, c)
+	c = h.tap.Conn(observe.Point{
+		Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true,
+	}, c)
 	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
 }
 

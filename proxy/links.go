@@ -45,7 +45,8 @@ type links struct {
 // newLinks returns the links that cfg describes. The error is a [config.Problems].
 func newLinks(cfg *config.Config, r *session.Router, o Options) (*links, error) {
 	ls := &links{
-		router: r, log: o.Log, others: o.anonymous.log, hooks: o.Hooks, limits: serverLimitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
+		router: r, log: o.Log, others: o.anonymous.log, hooks: o.Hooks,
+		limits: serverLimitsOf(cfg), prover: newProver(cfg, o), auto: cfg.Prefix == "auto",
 		owners: make(map[string]*remoteLink), told: make(map[string]string),
 	}
 	all, err := ls.plan(cfg)
@@ -230,8 +231,8 @@ func (ls *links) offered() (all []observe.Offered) {
 
 func (ls *links) observedLocked(f *remoteLink) observe.Link {
 	l := observe.Link{
-		Name: f.config.Name, Required: f.config.Required, Up: f.known && !f.down, Lost: f.lost, Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))),
-		Rejected: f.rejected,
+		Name: f.config.Name, Required: f.config.Required, Up: f.known && !f.down, Lost: f.lost,
+		Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))), Rejected: f.rejected,
 	}
 	if !l.Up {
 		l.Why = f.endLocked().Words()
@@ -266,9 +267,9 @@ func (ls *links) lost(f *remoteLink, event string, err error) {
 		tell(e)
 	}
 	if ls.hooks.LinkLost != nil {
-		end := observe.End{Took: time.Since(f.since), Outcome: observe.Closed, Cause: jsonrpc.KindLinkLost.String(), Event: event}
-		if f.ctx.Err() != nil {
-			end = observe.End{Took: end.Took, Outcome: observe.OK}
+		end := observe.End{Took: time.Since(f.since), Outcome: observe.OK}
+		if f.ctx.Err() == nil {
+			end.Outcome, end.Cause, end.Event = observe.Closed, jsonrpc.KindLinkLost.String(), event
 		}
 		ls.hooks.LinkLost(ls.observedLocked(f), end)
 	}

@@ -89,7 +89,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	if o.Stdio && len(p.links.accepting()) > 0 {
-		return nil, config.Problems{{Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials"}}
+		return nil, config.Problems{{
+			Source: cfg.File, Key: "links", Text: "accept needs mcp-proxy serve: nothing listens here for a host that dials",
+		}}
 	}
 	p.router.Update(p.links.setLocked()) // nothing runs yet
 	if p.front, err = newFront(cfg, p.router, p.known, p.links, o); err != nil {
@@ -259,7 +261,7 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 		return err
 	}
 	p.local.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // the changed ones are still ending
-	p.admit(cfg, proofs)                                                         // before links: no client sees too much for a moment
+	p.admit(cfg, proofs)                                                         // first: no client ever sees too much
 	p.links.adopt(cfg, links)
 	p.router.Returned(changed...)
 	return nil
@@ -357,8 +359,8 @@ type inProgram struct{ *jsonrpc.PipeConn }
 // Transport names the transport for operators.
 func (inProgram) Transport() string { return "program" }
 
-// Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are missing
-// only if there is no other client.
+// Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are
+// missing only if there is no other client.
 func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
 	o := &Offer{Tools: []json.RawMessage{}}
 	into := []*[]json.RawMessage{&o.Tools, &o.Prompts, &o.Resources, &o.Templates}
@@ -368,7 +370,8 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 		}
 		found, err := c.List(ctx, l.method, l.member)
 		o.Missing = p.missing()
-		if _, answered := errors.AsType[*AnswerError](err); err != nil && !(answered && len(o.Missing) > 0) { // a missing one has the list
+		_, answered := errors.AsType[*AnswerError](err)
+		if err != nil && !(answered && len(o.Missing) > 0) { // else the missing ones have the list
 			return nil, fmt.Errorf("%s: %w", l.method, err)
 		}
 		*into[i] = append(*into[i], found...)

@@ -34,12 +34,18 @@ func (h *Host) Snapshot() Snapshot {
 	if h.listener != nil {
 		at = append(at, h.listener)
 	}
-	return Snapshot{Process: h.operators.process("host", at...), Traffic: h.traffic(), Upstreams: h.half.snapshot(), Rejected: h.half.rejections.snapshot()}
+	return Snapshot{
+		Process: h.operators.process("host", at...), Traffic: h.traffic(),
+		Upstreams: h.half.snapshot(), Rejected: h.half.rejections.snapshot(),
+	}
 }
 
 // process describes this process.
 func (o *operators) process(role string, at ...net.Listener) observe.Process {
-	p := observe.Process{Role: role, Version: Version(), PID: os.Getpid(), Began: o.began, File: o.file, Dir: o.dir, Draining: o.draining.Load()}
+	p := observe.Process{
+		Role: role, Version: Version(), PID: os.Getpid(), Began: o.began,
+		File: o.file, Dir: o.dir, Draining: o.draining.Load(),
+	}
 	for _, l := range at {
 		p.Listen = append(p.Listen, l.Addr().String())
 	}
@@ -81,8 +87,8 @@ func (h *hosting) traffic() (all []observe.Traffic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(h.configs)) {
-		t := observe.Traffic{Upstream: name, Required: h.configs[name].Required, State: stateIdle, Suspended: suspended[name]}
-		if servers[name] != nil {
+		t := observe.Traffic{Upstream: name, Required: h.configs[name].Required, Suspended: suspended[name]}
+		if t.State = stateIdle; servers[name] != nil {
 			t.State, t.Failed = conditionOf(servers[name])
 		}
 		all = append(all, t)
@@ -227,7 +233,8 @@ func (p *Proxy) Explain(name, as string) (*Explanation, error) {
 // Explain says which upstream of the host a name belongs to, and what its servers do. A host knows no clients, so
 // as must be "".
 func (h *Host) Explain(name, as string) (*Explanation, error) {
-	return ops.ExplainHost(name, as, h.Snapshot(), func(tool string) (*config.Upstream, string) { return named(h.half.runs(), tool) })
+	called := func(tool string) (*config.Upstream, string) { return named(h.half.runs(), tool) }
+	return ops.ExplainHost(name, as, h.Snapshot(), called)
 }
 
 const (
@@ -239,13 +246,19 @@ const (
 // of the server with the most failures.
 func conditionOf(servers []upstream.Status) (state string, failed observe.Failure) {
 	worst := slices.MaxFunc(servers, func(a, b upstream.Status) int {
-		return cmp.Or(cmp.Compare(min(a.Failed, 1), min(b.Failed, 1)), cmp.Compare(a.Failures, b.Failures), cmp.Compare(a.Failed, b.Failed))
+		return cmp.Or(cmp.Compare(min(a.Failed, 1), min(b.Failed, 1)),
+			cmp.Compare(a.Failures, b.Failures), cmp.Compare(a.Failed, b.Failed))
 	})
 	if worst.Failed > 0 {
-		failed = observe.Failure{Cause: worst.Cause, Says: worst.Says, Event: worst.Event, InARow: worst.Failures, Next: worst.Next}
+		failed = observe.Failure{
+			Cause: worst.Cause, Says: worst.Says, Event: worst.Event, InARow: worst.Failures, Next: worst.Next,
+		}
 	}
-	for _, state := range []upstream.State{upstream.StateCrashLoop, upstream.StateWaiting, upstream.StateStarting, upstream.StateRunning, upstream.StateStopping} {
-		if slices.ContainsFunc(servers, func(s upstream.Status) bool { return s.State == state && (s.Lives() || s.Failed > 0) }) {
+	counts := slices.DeleteFunc(slices.Clone(servers), func(s upstream.Status) bool { return !s.Lives() && s.Failed == 0 })
+	for _, state := range []upstream.State{
+		upstream.StateCrashLoop, upstream.StateWaiting, upstream.StateStarting, upstream.StateRunning, upstream.StateStopping,
+	} {
+		if slices.ContainsFunc(counts, func(s upstream.Status) bool { return s.State == state }) {
 			return string(state), failed
 		}
 	}
@@ -357,7 +370,8 @@ func (h *hosting) snapshot() []observe.Upstream {
 		all = append(all, observe.Upstream{
 			Name: s.Upstream, Session: s.Key[:min(len(s.Key), 8)], Era: string(s.Era), Speaks: speaks,
 			State: string(s.State), Failures: s.Failures,
-			PID: s.PID, Started: s.Started, InFlight: s.InFlight, Unusable: s.Unusable, Unattributed: s.Unattributed, Stderr: s.Stderr,
+			PID: s.PID, Started: s.Started, InFlight: s.InFlight,
+			Unusable: s.Unusable, Unattributed: s.Unattributed, Stderr: s.Stderr,
 		})
 	}
 	return all

@@ -75,7 +75,10 @@ type trials struct {
 }
 
 func newTrials(cfg *config.Config, host *hosting, dial session.DialFunc) *trials {
-	return &trials{host: host, dial: dial, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second), places: make(chan struct{}, mostTrials), tried: make(map[string]bool)}
+	return &trials{
+		host: host, dial: dial, listTime: 3 * cmp.Or(cfg.ListTimeout, 10*time.Second),
+		places: make(chan struct{}, mostTrials), tried: make(map[string]bool),
+	}
 }
 
 // mostTrials bounds the trials at a time: dozens of servers that start at once slow each other down.
@@ -125,7 +128,10 @@ func (t *trials) throughLinks(ctx context.Context) {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			for _, l := range missing {
-				t.all = append(t.all, &ops.Trial{Link: l.Name, Transport: "link", Failed: "the host behind this link cannot be reached", Cause: jsonrpc.CauseLinkLost})
+				t.all = append(t.all, &ops.Trial{
+					Link: l.Name, Transport: "link",
+					Failed: "the host behind this link cannot be reached", Cause: jsonrpc.CauseLinkLost,
+				})
 			}
 			return
 		}
@@ -148,7 +154,10 @@ func (t *trials) announced(ctx context.Context) (missing []observe.Link) {
 		for _, r := range l.Rejected {
 			if key := r.Upstream + " of " + l.Name; !t.tried[key] { // no upstream has a name with spaces
 				t.tried[key] = true
-				t.all = append(t.all, &ops.Trial{Upstream: r.Upstream, Link: l.Name, Transport: "link", Failed: "is not offered: " + r.Why, Cause: jsonrpc.CauseNotOffered})
+				t.all = append(t.all, &ops.Trial{
+					Upstream: r.Upstream, Link: l.Name, Transport: "link",
+					Failed: "is not offered: " + r.Why, Cause: jsonrpc.CauseNotOffered,
+				})
 			}
 		}
 	}
@@ -273,7 +282,10 @@ const learnTime = 3 * time.Second
 
 // failed records why a trial failed, in the start or in a list.
 func failed(tr *ops.Trial, list string, err error) {
-	tr.Failed, tr.Cause = strings.TrimPrefix(list+": "+err.Error(), ": "), jsonrpc.Cause{} // an error response has no cause
+	tr.Failed, tr.Cause = err.Error(), jsonrpc.Cause{} // an error response has no cause
+	if list != "" {
+		tr.Failed = list + ": " + tr.Failed
+	}
 	end, lost := errors.AsType[*jsonrpc.ClosedError](err)
 	refused, answered := errors.AsType[*AnswerError](err)
 	if lost {

@@ -10,7 +10,7 @@ type Snapshot struct {
 	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; empty on a host
 	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; empty on a host
 
-	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; a proxy has them in Links
+	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; see Link for a proxy
 }
 
 // A Rejection is an announced upstream that the proxy does not offer to clients.
@@ -79,7 +79,7 @@ type Upstream struct {
 	Started      time.Time `json:"started,omitzero"`
 	InFlight     int       `json:"inFlight"`        // requests that it has not answered
 	Unusable     int       `json:"unusable"`        // lines on its stdout that were no message
-	Unattributed int       `json:"unattributed"`    // its messages for an unknown one of several clients, which were dropped
+	Unattributed int       `json:"unattributed"`    // its dropped messages, whose client was not known
 	Stderr       []string  `json:"stderr,omitzero"` // its last lines
 }
 
@@ -156,8 +156,8 @@ const (
 // A ConnectInfo is what a client sees at the address of serve before it connects: names and states, and no messages.
 // It has no upstreams that the client may not know.
 type ConnectInfo struct {
-	URL       string    `json:"url,omitzero"` // how clients reach the proxy, without a path; "" for the address that they used
-	Proof     []string  `json:"proof"`        // ByToken, ByLogin, ByCertificate: what proves a client's identity; empty: nothing is needed
+	URL       string    `json:"url,omitzero"` // of the proxy for clients, without a path; "" for the address that they used
+	Proof     []string  `json:"proof"`        // of ByToken, ByLogin and ByCertificate; empty if clients need none
 	Upstreams []Offered `json:"upstreams"`    // those that run here first, each in config order
 	Operators []string  `json:"operators"`    // URLs of the page for operators; empty: it is only on a Unix socket
 }

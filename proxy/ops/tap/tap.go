@@ -92,7 +92,8 @@ const (
 const pace = 20 * time.Millisecond
 
 func newTap(taps *Taps, o Options) *Tap {
-	t := &Tap{o: o, taps: taps, mostLines: someLines, mostBytes: someBytes, begun: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+	t := &Tap{o: o, taps: taps, mostLines: someLines, mostBytes: someBytes}
+	t.begun, t.hurry = make(chan struct{}, 1), make(chan struct{}, 1)
 	if o.Whole {
 		t.mostLines, t.mostBytes = muchLines, muchBytes
 	}

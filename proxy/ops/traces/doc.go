@@ -19,6 +19,6 @@
 // spans when that is full. It ends with [Traces.Shutdown]. Requests never wait for it, and the
 // log reports a failing collector.
 //
-// From the top down: traces.go begins spans; span.go has the span of a request and of a call;
+// From the top down: traces.go has the spans of requests and calls;
 // attributes.go names; upload.go sends; environment.go reads the variables of OpenTelemetry.
 package traces
