@@ -10,8 +10,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// Each call has a line in the log if that is configured: who called what, and how it ended.
-// Many at once are sampled, and the log says how many it left out.
+// If configured, the log has a line for each request: its client, its target and its end. Many at
+// once are sampled, and the log counts those left out.
 func TestCallsInTheLog(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
@@ -49,7 +49,7 @@ func TestCallsInTheLog(t *testing.T) {
 	}
 }
 
-// The line of a call that a server has lost has the event that the client was told.
+// The log line of a lost request has the event of the client's error.
 func TestLostCallInTheLog(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)

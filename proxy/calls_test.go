@@ -17,7 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
-// What operators are told of a call in flight has nothing of its params.
+// The list of requests in flight shows no params.
 func TestCallsInFlightTellNoParams(t *testing.T) {
 	t.Parallel()
 	server := sdkServer()
@@ -40,7 +40,7 @@ func TestCallsInFlightTellNoParams(t *testing.T) {
 	client.leave()
 }
 
-// callsAt waits until operators are told of a call that waits for that, and returns it.
+// callsAt waits until the list has a request with that wait, and returns it.
 func callsAt(t *testing.T, socket string, wait proxy.Wait) (found observe.OpenRequest) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("call that waits for %s", wait), func() bool {
@@ -84,7 +84,7 @@ func TestCallThatWaitsForBackOff(t *testing.T) {
 	client.leave()
 }
 
-// A call to a server that wants a person to log in waits for that, and goes on then.
+// A call to a server that wants a login waits for the person, and then continues.
 func TestCallThatWaitsForLogin(t *testing.T) {
 	t.Setenv("BROWSER", "/there/is/none")
 	t.Setenv("XDG_STATE_HOME", t.TempDir())

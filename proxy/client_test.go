@@ -12,8 +12,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// A client in the same program calls, lists, is told of errors, and gives a call up; Close and
-// the end of the proxy leave nothing (which goleak looks for).
+// A client in the same program calls, lists, gets errors and cancels a call. Close and the end of
+// the proxy leave no goroutine behind.
 func TestClient(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)

@@ -108,8 +108,8 @@ func jwtConfig(s *authServer) config.Config {
 	}
 }
 
-// TestJWTThroughTheDoor: a client hears where to get a token, gets in with it, and not
-// without. Neither it nor a wrong one is in the log.
+// TestJWTThroughTheDoor: a client learns where to get a token, and needs it. The log has neither
+// the token nor a wrong one.
 func TestJWTThroughTheDoor(t *testing.T) {
 	as := newAuthServer(t)
 	var log lockedBuffer
@@ -203,8 +203,8 @@ func TestRotationUnderLoad(t *testing.T) {
 	}
 }
 
-// TestCertificateOrToken: where both say who a client is, one is enough, and a wrong token
-// is refused whatever certificate there is.
+// TestCertificateOrToken: if both authenticate clients, one is enough. A wrong token is refused
+// with any certificate.
 func TestCertificateOrToken(t *testing.T) {
 	ours, theirs, dir := newAuthority(t), newAuthority(t), t.TempDir()
 	cert, key := ours.pair(t)

@@ -20,8 +20,8 @@ const mortal = `while read -r line; do
   esac
 done`
 
-// A server is in the snapshot from its start to its end, and not a moment longer: once a client
-// has the error, only the state of the upstream tells of it.
+// A server is in the snapshot from its start to its end, and not longer: when a client has the
+// error, only the state of the upstream shows the server's failure.
 func TestEndedServersAreGone(t *testing.T) {
 	t.Parallel()
 	server, closed := sdkServer(), sdkServer()

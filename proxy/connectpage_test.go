@@ -15,7 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// visited is what a browser gets.
+// visited is an answer to a browser.
 type visited struct {
 	status int
 	header http.Header
@@ -61,8 +61,8 @@ func servePage(t *testing.T, cfg config.Config) string {
 
 var asBrowser = "Accept: text/html,application/xhtml+xml,*/*;q=0.8"
 
-// The page at / is there for browsers that ask for it by its own address, and for nobody
-// else's pages, whatever origins may use the proxy.
+// The page at / is for browsers that ask for it by its own address. Pages of other sites cannot
+// read it, even if their origins may use the proxy.
 func TestWhoSeesThePage(t *testing.T) {
 	url := servePage(t, config.Config{
 		Upstreams: []config.Upstream{{Name: "files", Process: config.Process{Command: "/there/is/none"}}},
@@ -133,7 +133,7 @@ func TestPageNeedsTheToken(t *testing.T) {
 	}
 }
 
-// welcomed is what the page at a URL shows.
+// welcomed returns the data of the page at a URL.
 func welcomed(t *testing.T, url string, header ...string) (told observe.ConnectInfo) {
 	t.Helper()
 	got := visit(t, url+"connect.json", header...)
@@ -143,7 +143,7 @@ func welcomed(t *testing.T, url string, header ...string) (told observe.ConnectI
 	return told
 }
 
-// A client is told of the upstreams that a policy lets it know of, and of no others.
+// A client sees only the upstreams that its policy allows.
 func TestPageKeepsPolicies(t *testing.T) {
 	tokens := []config.NamedToken{{Name: "ada", TokenFile: secretFile(t, "ada's")}, {Name: "ben", TokenFile: secretFile(t, "ben's")}}
 	url := servePage(t, config.Config{

@@ -43,7 +43,7 @@ func load(t *testing.T, text string) *config.Config {
 	return cfg
 }
 
-// Who asks for what, and what is said: the answer, the rule, and a piece of why.
+// Questions of clients, each with its answer, its rule and a part of the reason.
 func TestExplain(t *testing.T) {
 	p := explaining(t, explained)
 	for _, c := range []struct{ as, name, answer, rule, why string }{

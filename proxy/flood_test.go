@@ -14,7 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// limited bounds what b may, and nobody else.
+// limited limits b and no other client.
 func limited(l config.PolicyLimits) func(*config.Config) {
 	return func(cfg *config.Config) {
 		cfg.Policies = []config.Policy{{Key: "policies[0]", Who: config.Who{Token: "b"}, Limits: l}, {Key: "policies[1]", Who: config.Who{Any: true}}}
@@ -32,7 +32,7 @@ func wantBusy(t *testing.T, what string, resp *http.Response) {
 
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 
-// One who has as many sessions as its policy allows gets no more, of any kind. Others do.
+// A client with as many sessions as its policy allows gets no more of any kind. Others do.
 func TestFloodOfSessions(t *testing.T) {
 	h := newHouse(t, limited(config.PolicyLimits{Sessions: 2}))
 	h.b.initialize()
@@ -61,8 +61,8 @@ func TestFloodOfSessions(t *testing.T) {
 	}
 }
 
-// One who has as many requests in flight as its policy allows is refused more, in any of
-// its sessions. Others are served.
+// A client with as many requests in flight as its policy allows gets no more, in any of its
+// sessions. Others do.
 func TestFloodOfRequests(t *testing.T) {
 	h := newHouse(t, limited(config.PolicyLimits{InFlight: 2}))
 	h.b.initialize()
@@ -89,8 +89,8 @@ func TestFloodOfRequests(t *testing.T) {
 	})
 }
 
-// One who asks too often has to wait, and one who notifies too often is not passed on. Others
-// are not held up.
+// A client that sends too many requests must wait, and too many notifications are dropped. Others
+// are not delayed.
 func TestFloodByRate(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, limited(config.PolicyLimits{Rate: 0.01}))
@@ -180,8 +180,8 @@ func TestFloodOfSuspendedCalls(t *testing.T) {
 	}
 }
 
-// Wrong tokens cost their sender an answer each, and nobody else anything: no session, no
-// request at a server, no memory, little work, and a few lines in the log.
+// Each wrong token costs an answer, and nothing else: no session, no request at a server, no
+// memory, little work, and a few lines in the log.
 func TestFloodOfTokens(t *testing.T) {
 	h := newHouse(t, func(cfg *config.Config) {
 		cfg.Links = []config.Link{{Name: "far", Key: "links.far", Accept: true, TokenFile: secretFile(t, "token-of-far")}}
@@ -251,7 +251,7 @@ func (h *house) refused(handler http.Handler, target, authorization string) (rea
 	return body.read
 }
 
-// An endless body counts what is read of it.
+// An endless body counts the bytes that were read.
 type endless struct{ read int64 }
 
 func (e *endless) Read(p []byte) (int, error) {

@@ -171,7 +171,7 @@ func (c *stdioClient) call(id int, tool string) {
 	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, id, tool))
 }
 
-// hears waits for a line with a part.
+// hears waits for a line that contains a text.
 func (c *stdioClient) hears(part string) {
 	c.t.Helper()
 	for c.lines.Scan() {
@@ -188,8 +188,8 @@ func (c *stdioClient) leave() {
 	c.out.Close()
 }
 
-// Hooks hear of each call what it was, where it went, and how it ended, on both sides of
-// the proxy. What began has ended when the proxy has.
+// Hooks report each request, its target and its end, on both sides of the proxy. When the proxy has
+// ended, every end was reported.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	server := sdkServer()

@@ -22,9 +22,9 @@ import (
 // patience is how long anything may take before a test gives up.
 const patience = 20 * time.Second
 
-// A naive server knows only that somebody calls: it gives everything to everybody. It
-// speaks both eras over HTTP and has the tools "hang" and "ask", which ask for nothing or
-// for input before they answer with their arguments, and "task", which becomes one.
+// A naive server does not distinguish clients: it gives everything to everyone. It speaks both eras
+// over HTTP. Its tools "hang" and "ask" answer with their arguments, "ask" after asking for input;
+// "task" becomes a task.
 type naive struct {
 	*httptest.Server
 	t   *testing.T
@@ -198,7 +198,7 @@ func (s *naive) answer(w http.ResponseWriter, r *http.Request, m *jsonrpc.Messag
 	w.Write(jsonrpc.NewResult(m.ID, json.RawMessage(result)).Append(nil))
 }
 
-// hang tells of progress, and of whose it is, and answers when it is released.
+// hang sends progress with the name of its owner, and answers when it is released.
 func (s *naive) hang(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message, params string) {
 	meta, _ := jsonrpc.Member(m.Params, "_meta")
 	if token, _ := jsonrpc.Member(meta, "progressToken"); token != nil {
@@ -307,7 +307,7 @@ func (c *caller) say(text string) (int, string) {
 	return c.do(http.MethodPost, c.path, text, c.headers()...)
 }
 
-// modernMeta is what a request of the modern era says of its sender.
+// modernMeta is the _meta of a request of the modern era.
 const modernMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
 	`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{}},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 

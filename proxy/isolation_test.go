@@ -256,8 +256,7 @@ func TestSameIDs(t *testing.T) {
 	}
 }
 
-// onlyProgressOf checks that all progress in what a call got is its own, once, and under its
-// own token.
+// onlyProgressOf checks that a call got only its own progress, once, under its own token.
 func onlyProgressOf(t *testing.T, who, text string) {
 	t.Helper()
 	if all, own := strings.Count(text, "notifications/progress"), strings.Count(text, `"progressToken":1,"progress":1,"message":"SECRET of `+who+`"`); all != 1 || own != 1 {
@@ -289,7 +288,7 @@ func (c *wsClient) say(text string) {
 	}
 }
 
-// hears waits for a message with a part.
+// hears waits for a message that contains a text.
 func (c *wsClient) hears(part string) string {
 	c.t.Helper()
 	for {
@@ -303,8 +302,8 @@ func (c *wsClient) hears(part string) string {
 	}
 }
 
-// What a shared server logs without a word of whose it is goes to the clients of the one
-// principal that has used it, whatever path they come by, and to nobody once there were two.
+// Log messages of a shared server that name no client go to all clients of the only principal that
+// has used it, and to no client once two principals have.
 func TestForeignLogMessage(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, func(cfg *config.Config) { cfg.Upstreams[0].Shared, cfg.Upstreams[0].Era = true, "legacy" })
@@ -316,7 +315,7 @@ func TestForeignLogMessage(t *testing.T) {
 	}
 	eventually(t, "stream of the server", func() bool { return h.server.listeners() == 1 })
 	logs := 0
-	// after lets the server log, and checks who gets that before the next change of a list.
+	// after lets the server log, and checks which clients get that before the next change of a list.
 	after := func(what string, want ...bool) {
 		t.Helper()
 		logs++
@@ -342,8 +341,8 @@ func TestForeignLogMessage(t *testing.T) {
 	after("b has called", false, false, false)
 }
 
-// Who else comes with a requestState has none: be it that of a call which is suspended here,
-// for a legacy server, or the server's own. A's retry goes on as if nothing had been.
+// Another principal cannot use a requestState, neither that of a call suspended here for a legacy
+// server nor the server's own. A's retry then continues undisturbed.
 func TestForeignRequestState(t *testing.T) {
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
@@ -379,9 +378,8 @@ func TestForeignRequestState(t *testing.T) {
 	}
 }
 
-// A task is unknown to everybody but the principal whose call it was, in either era, also on
-// a server that knows only the proxy: to ask for it, to wait for it, to cancel it, to hear
-// of it, to find it in a list.
+// Only the principal of its call knows a task, in either era, even on a server that knows only the
+// proxy: others cannot get it, wait for it, cancel it, subscribe to it or find it in a list.
 func TestForeignTask(t *testing.T) {
 	t.Run("modern", func(t *testing.T) {
 		h := newHouse(t, nil)
@@ -426,8 +424,7 @@ func TestForeignTask(t *testing.T) {
 	})
 }
 
-// On a server that all share, who has subscribed to a resource hears of it, and nobody ends
-// that but who did.
+// On a shared server a client gets the updates of its subscription, and only that client can end it.
 func TestForeignSubscription(t *testing.T) {
 	h := newHouse(t, func(cfg *config.Config) { cfg.Upstreams[0].Shared = true })
 	subscribe := func(c *caller, method, uri string) {

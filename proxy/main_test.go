@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// Logins are those of the tests, and not of whoever runs them.
+// Logins are those of the tests, and not of the user that runs them.
 func TestMain(m *testing.M) {
 	state, err := os.MkdirTemp("", "mcp-proxy-state-")
 	if err != nil {

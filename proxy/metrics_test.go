@@ -33,7 +33,7 @@ func scraped(t *testing.T, p *proxy.Proxy, m *metrics.Metrics) string {
 	return w.Body.String()
 }
 
-// A scrape tells of what clients have done, with labels that nobody makes up.
+// A scrape counts what clients have done. Clients cannot make up labels.
 func TestMetricsOfCalls(t *testing.T) {
 	t.Parallel()
 	server := sdkServer()
@@ -90,7 +90,7 @@ func TestMetricsOfCalls(t *testing.T) {
 	}
 }
 
-// Of a sole upstream anybody may call any tool; those that it has listed have a label.
+// A sole upstream gets calls of any tool. Only listed tools are labels.
 func TestMetricsOfSoleUpstream(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
@@ -190,7 +190,7 @@ func series(text string) (n int) {
 	return n
 }
 
-// Prometheus scrapes wherever operators look in.
+// Prometheus can scrape all addresses for operators.
 func TestMetricsAreServed(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)
@@ -232,7 +232,7 @@ func TestMetricsAreServed(t *testing.T) {
 	}
 }
 
-// Alerts tell what is required from what clients can do without, also after a reload.
+// Alerts distinguish required upstreams and links from optional ones, also after a reload.
 func TestMetricsOfRequired(t *testing.T) {
 	server := sdkServer()
 	t.Cleanup(server.Close)

@@ -27,7 +27,7 @@ type farHost struct {
 	serve  func()
 }
 
-// events are those that a proxy or a host has told of.
+// events are those that a proxy or a host has reported.
 type events struct {
 	mu  sync.Mutex
 	all []proxy.Event
@@ -169,8 +169,8 @@ func TestHostTakesNoName(t *testing.T) {
 	}
 }
 
-// A link keeps the names in its upstreams for its host, which may not be there: else a restart
-// would give them to whoever comes first.
+// A link keeps the names in its upstreams for its host even while the host is away. Else a restart
+// would give them to the first host that comes up.
 func TestNamesAreKeptForALink(t *testing.T) {
 	t.Parallel()
 	one, two := newFarHost(t, "files", nil), newFarHost(t, "files", nil)
@@ -192,9 +192,9 @@ func TestNamesAreKeptForALink(t *testing.T) {
 	}
 }
 
-// A link that stands first comes up last: clients that use the name at another host until then
-// are told, and their next calls go where the configuration says, on whatever stream. What is
-// in flight at the other host ends.
+// The first link of the configuration comes up last: clients that use the name at another host until
+// then are notified, and their next calls go where the configuration says, on any stream. Requests
+// in flight at the other host end.
 func TestLateLinkTakesItsName(t *testing.T) {
 	t.Parallel()
 	one, two := newFarHost(t, "files", nil), newFarHost(t, "files", nil)

@@ -41,7 +41,7 @@ func newSigner(t *testing.T, issuer string) *signer {
 	return &signer{t, issuer, key, secretFile(t, set)}
 }
 
-// trusted is what a configuration says of the issuer.
+// trusted is the configuration of the issuer.
 func (s *signer) trusted() config.Issuer {
 	return config.Issuer{Issuer: s.issuer, Audience: []string{"us"}, JWKSFile: s.file, Algorithms: []string{"EdDSA"}, Principal: "sub"}
 }
@@ -133,8 +133,8 @@ func (h *house) withCertificate(a *authority, name string) *caller {
 	return c
 }
 
-// Those who have one name are not one principal, if somebody else says so, or in another
-// way: with the session of one of them another has nothing.
+// Clients with the same name are different principals if another issuer or another kind of proof
+// says so. One cannot use the session of another.
 func TestEqualNames(t *testing.T) {
 	one, two, ca := newSigner(t, "https://one.example"), newSigner(t, "https://two.example"), newAuthority(t)
 	h := newHouse(t, func(cfg *config.Config) {
@@ -194,8 +194,8 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// When a token ends, what it opened ends, or waits for the next one of the same principal,
-// and for nobody else's. A call in flight is not lost.
+// When a token expires, its connections end, or wait for the next token of the same principal and of
+// no other. A call in flight is not lost.
 func TestTokenEndsInMidCall(t *testing.T) {
 	t.Parallel()
 	s := newSigner(t, "https://one.example")
@@ -411,8 +411,8 @@ func TestTokenWithdrawn(t *testing.T) {
 	}
 }
 
-// Policies that a reload changes count for the next request of every open session, in
-// both eras, and limits go on counting what was used before.
+// Policies that a reload changes apply to the next request of every open session, in both eras, and
+// limits keep their counts.
 func TestReloadPolicies(t *testing.T) {
 	var cfg config.Config
 	h := newHouse(t, func(c *config.Config) { cfg = *c })

@@ -57,8 +57,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A client on stdio hears of the shutdown of the proxy as any other does, and later
-// there are no clients.
+// A client on stdio gets the errors of a shutdown as any other client. After it there are no new
+// clients.
 func TestStdioEndsWithTheProxy(t *testing.T) {
 	p := newProxy(t, config.Config{})
 	serve := func() (in *os.File, over chan error) {
@@ -288,7 +288,7 @@ func (e *endingCredentials) Close() {
 	<-e.both
 }
 
-// Who may not begin a session hears little, and the log says which rule it was.
+// A refused client learns little, and the log names the rule.
 func TestLogOfRefusedSessions(t *testing.T) {
 	policies, err := policiesOf(&config.Config{Policies: []config.Policy{
 		{Key: "policies[0]", Who: config.Who{Token: "ci"}, Limits: config.PolicyLimits{Sessions: 1}},

@@ -12,7 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// atSocket returns a client of what is at a Unix socket.
+// atSocket returns an HTTP client for a Unix socket.
 func atSocket(t *testing.T, path string) *http.Client {
 	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)

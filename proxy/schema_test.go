@@ -104,7 +104,7 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// printed is the JSON of what a command finds out for itself.
+// printed returns the JSON of a command that asks no process.
 func printed(t *testing.T, cfg config.Config, find func(context.Context, *proxy.Proxy, *proxy.Client) (any, error)) []byte {
 	t.Helper()
 	p, _ := serveWith(t, *proxy.Quiet(&cfg), proxy.Options{})
@@ -166,7 +166,7 @@ func agrees(t *testing.T, file string, schema *jsonschema.Schema) {
 	}
 }
 
-// operatorGets is what is at a path of a Unix socket for operators.
+// operatorGets returns the body at a path of a Unix socket for operators.
 func operatorGets(t *testing.T, socket, path string) []byte {
 	t.Helper()
 	resp, err := atSocket(t, socket).Get("http://localhost" + path)

@@ -29,7 +29,7 @@ const (
 	given = mark + "given"
 )
 
-// A told is what hooks were told.
+// A told collects the values that hooks got.
 type told struct{ journal }
 
 func (x *told) hooks() proxy.Hooks {

@@ -10,7 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
-// What runs here knows more of what a call waits for than its session.
+// The hosting knows more reasons for a wait than the session.
 func TestWaitsAreRefined(t *testing.T) {
 	soon := time.Now().Add(time.Hour)
 	w := waitReasons{

@@ -6,8 +6,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// The bound of streams is what the configuration allows, and so it stays when that
-// changes; those on what was removed are still ending then.
+// The bound of streams follows from the configuration, also after a change, when the streams of
+// removed upstreams are still ending.
 func TestStreamsFollowConfig(t *testing.T) {
 	limits := config.Limits{Sessions: 3000}
 	p, err := New(&config.Config{Limits: limits, Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "a"}}, {Name: "b", Process: config.Process{Command: "b"}}}}, Options{})

@@ -20,7 +20,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
-// tapLines are what stands on a line of /tap.
+// tapLines are the types of lines of /tap.
 var tapLines = map[string]any{
 	"tap.json": proxy.Passed{}, "tap-left-out.json": proxy.LeftOut{},
 	"recording.json": observe.Recording{}, "recording-end.json": proxy.RecordingEnd{},
@@ -52,7 +52,7 @@ func openTap(t *testing.T, socket, query string) *tap {
 	return &tap{t, conn, resp, lines}
 }
 
-// next returns what is on the next line that has a part.
+// next returns the next line that contains a text.
 func (x *tap) next(part string) (line proxy.Passed) {
 	x.t.Helper()
 	for x.Scan() {
@@ -67,7 +67,7 @@ func (x *tap) next(part string) (line proxy.Passed) {
 	return line
 }
 
-// rest ends the tap, and returns what is left of it.
+// rest ends the tap and returns its remaining lines.
 func (x *tap) rest() (lines []string) {
 	x.t.Helper()
 	if err := x.conn.CloseWrite(); err != nil {
@@ -236,7 +236,7 @@ func TestTapOfHost(t *testing.T) {
 	}
 }
 
-// Calls do not wait for a tap that nobody reads, and neither does the end of the proxy.
+// Neither calls nor the end of the proxy wait for a tap that is not read.
 func TestTapIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	server := sdkServer()

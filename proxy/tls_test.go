@@ -267,8 +267,8 @@ func TestTLSFilesOfKubernetes(t *testing.T) {
 	}
 }
 
-// TestClientCertificates: they are demanded where nothing else says who a client is, and
-// verified in any case. Authorities change with their file.
+// TestClientCertificates: certificates are required if nothing else authenticates clients, and always
+// verified. Authorities change with their file.
 func TestClientCertificates(t *testing.T) {
 	ours, theirs, other, dir := newAuthority(t), newAuthority(t), newAuthority(t), t.TempDir()
 	cert, key := ours.pair(t)
@@ -330,7 +330,7 @@ func TestBadTLSFiles(t *testing.T) {
 	}
 }
 
-// A Unix socket has no TLS: nobody listens in on it.
+// A Unix socket has no TLS, because it needs none.
 func TestNoTLSOnASocket(t *testing.T) {
 	ca, dir := newAuthority(t), t.TempDir()
 	cert, key := ca.pair(t)

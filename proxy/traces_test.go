@@ -34,7 +34,7 @@ func traced(c *collector, edits ...func(*config.Config)) func(*config.Config) {
 	}
 }
 
-// told is what the server was told of the trace of a call; "" for nothing.
+// told is the trace context that the server got with a call; "" for none.
 func (s *naive) told(t *testing.T, call string) (parent string) {
 	t.Helper()
 	s.awaits(1, call)
@@ -63,8 +63,8 @@ func check(t *testing.T, s *tracepb.Span, want map[string]string) {
 	}
 }
 
-// A call of a client is a span, and its request to an upstream one below it, of which the
-// upstream is told. The parent is what the call says, else what its HTTP request says.
+// A request of a client is a span. Its call to an upstream is a span below it, whose context the
+// upstream gets. The parent is that of the params, else that of the HTTP request.
 func TestTraces(t *testing.T) {
 	for name, test := range map[string]struct {
 		meta, header     string
@@ -216,9 +216,8 @@ func TestTracesOfFanOut(t *testing.T) {
 	check(t, list, map[string]string{"jsonrpc.request.id": "one", "mcp.protocol.version": "2025-11-25", "mcp_proxy.upstream": "", "network.protocol.name": "http"})
 }
 
-// How a call ends is what its spans say: errors by their code, a tool's own failure, a
-// cancellation, and the one event of a lost connection, which is told once. Hooks and the
-// log know the trace.
+// Spans say how a request ends: with the code of an error, a tool's own failure, a cancellation, or
+// the event of a lost connection, which they have once. Hooks and the log have the trace id.
 func TestTracesOfEnds(t *testing.T) {
 	t.Parallel()
 	c, server := newCollector(t), sdkServer()

@@ -39,7 +39,7 @@ func TestTrialsTwoAtATime(t *testing.T) {
 	})
 }
 
-// What took long beside another is started once more, alone, and that is the time that is told.
+// A slow trial beside another one is repeated alone, and the second time is reported.
 func TestSlowTrialAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int32

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Every hook of both is called, whatever hooks there will be, and what nobody wants stays
-// off.
+// Join calls every hook of both, including future hooks, and leaves unused hooks nil.
 func TestJoin(t *testing.T) {
 	var called int
 	all := func() (h Hooks) {

@@ -37,8 +37,8 @@ func ids(list observe.Events) string {
 	return strings.Join(all, " ")
 }
 
-// What is told of an event comes in any order, and from several: by the host twice, and by
-// each session that lost something.
+// Reports of an event come in any order and from several sources: twice from the host, and from
+// each session that lost a request.
 func TestHistoryPutsTogether(t *testing.T) {
 	var h History
 	hooks := h.Hooks()
@@ -126,7 +126,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// Stderr and lists have a bound for all events together, and what goes is told.
+// Stderr and lists of all events together are bounded, and an event says if it was trimmed.
 func TestHistoryTrims(t *testing.T) {
 	var h History
 	hooks := h.Hooks()
@@ -219,7 +219,7 @@ func TestExplanationsAreServed(t *testing.T) {
 	}
 }
 
-// What others make long is cut, and what is cut off is not kept.
+// Long texts of others are cut, and the rest is not kept in memory.
 func TestHistoryKeepsLittleOfLongTexts(t *testing.T) {
 	var h History
 	long := strings.Repeat("é", 1<<20)

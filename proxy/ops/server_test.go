@@ -132,7 +132,7 @@ func TestWhoMaySeeWhat(t *testing.T) {
 	}
 }
 
-// Without a token, or with one that cannot be read, nobody on TCP sees more than probes.
+// Without a token, or with an unreadable one, only probes are served on TCP.
 func TestNoToken(t *testing.T) {
 	broken := func() (string, error) { return "", errors.New("is gone") }
 	for why, token := range map[string]func() (string, error){"without admin.tokenFile": nil, "cannot be used": broken} {

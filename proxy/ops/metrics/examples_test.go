@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A selector of PromQL, and what is grouped by.
+// A selector of PromQL, and the labels of a grouping.
 var (
 	selector = regexp.MustCompile(`\b((?:mcp|process|go)_[a-z_]+)(?:\{([^}]*)\})?`)
 	matcher  = regexp.MustCompile(`([a-z_]+) *[=!]`)

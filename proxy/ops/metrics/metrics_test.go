@@ -144,8 +144,8 @@ func TestSeriesOfListed(t *testing.T) {
 	}
 }
 
-// A hundred thousand names that clients have made up are one series; of tools that servers
-// list, a thousand are told apart.
+// A hundred thousand names that clients have made up are one series. Listed tools have at most a
+// thousand.
 func TestSeriesAreBounded(t *testing.T) {
 	m := New("")
 	h := m.Hooks()

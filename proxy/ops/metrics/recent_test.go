@@ -16,7 +16,7 @@ func recently(r *Metrics) (t observe.Traffic) {
 	return t
 }
 
-// What is told is of the last minute, and forgotten after it.
+// The figures are of the last minute only.
 func TestRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New("")

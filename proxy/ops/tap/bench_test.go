@@ -7,7 +7,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A still Conn receives one message for ever, and swallows what is sent.
+// A still Conn receives one message for ever, and discards sent messages.
 type still struct {
 	jsonrpc.Conn
 	batch []*jsonrpc.Message
@@ -20,8 +20,7 @@ func (s *still) Recv() (*jsonrpc.Message, error)  { return s.batch[0], nil }
 func (s *still) Send(*jsonrpc.Message) error      { return nil }
 func (s *still) SendAll([]*jsonrpc.Message) error { return nil }
 
-// BenchmarkCall is what a call costs at one Point, its request and its response, in batches
-// of eight.
+// BenchmarkCall measures a request and its response at one Point, in batches of eight.
 func BenchmarkCall(b *testing.B) {
 	for name, o := range map[string]*Options{"off": nil, "all": {}, "rate": {Rate: 1000}} {
 		b.Run(name, func(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A Conn at a Point is a Conn, whether or not somebody looks.
+// A Conn at a Point is a Conn, with and without taps.
 func TestConn(t *testing.T) {
 	for name, look := range map[string]bool{"off": false, "on": true} {
 		t.Run(name, func(t *testing.T) {
@@ -37,8 +37,7 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// Where nobody looks, before the first and after the last, a message passes unread, and costs
-// no memory.
+// Without taps, before the first and after the last, a message passes unread and costs no memory.
 func TestNobodyLooks(t *testing.T) {
 	call := jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", []byte(`{"name":"t","arguments":{}}`))
 	inner, taps := &still{batch: []*jsonrpc.Message{call}}, new(Taps)
@@ -150,8 +149,7 @@ func (s *scene) out(text string) {
 	}
 }
 
-// lines returns what a tap shows next, as operators read it. Each line is a Passed or a
-// LeftOut, and nothing else.
+// lines returns the next lines of a tap. Each is a Passed or a LeftOut, and nothing else.
 func lines(t *testing.T, tap *Tap) (all []observe.Passed, leftOut int) {
 	t.Helper()
 	text, err := tap.Lines()
@@ -179,7 +177,7 @@ func lines(t *testing.T, tap *Tap) (all []observe.Passed, leftOut int) {
 	return all, leftOut
 }
 
-// membersOf is what a line says, without its time.
+// membersOf returns the members of a line without its time.
 func membersOf(line []byte) (m map[string]any) {
 	_ = json.Unmarshal(line, &m)
 	delete(m, "time")
@@ -189,7 +187,7 @@ func membersOf(line []byte) (m map[string]any) {
 
 const call = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"t","arguments":{"x":1}}}`
 
-// Responses carry what is known of their requests, and an error what is ours in it.
+// Responses have the method and tool of their requests, and errors of the proxy their reason and event.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, observe.Point{Who: func(m *jsonrpc.Message) (string, string) { return "bob \"<", "token:ci" }})
@@ -227,8 +225,7 @@ func TestLines(t *testing.T) {
 	})
 }
 
-// At the other end of a link what is received goes away from the proxy. An array is as many
-// lines as it has elements.
+// At the other end of a link received messages leave the proxy. An array has a line for each element.
 func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, observe.Point{Side: observe.SideUpstream, Session: "s1", Upstream: "files", Away: true})
@@ -388,8 +385,8 @@ func TestTapsEnd(t *testing.T) {
 	})
 }
 
-// What is remembered of requests is bounded, and goes: with the answer, with a cancellation,
-// and when nobody looked meanwhile.
+// The memory of open requests is bounded. An answer, a cancellation, and a time without taps remove
+// entries.
 func TestOpenIsBounded(t *testing.T) {
 	s := newScene(t, observe.Point{})
 	tap := open(t, s.taps, Options{Rate: 1})

@@ -11,8 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// BenchmarkCall is what it costs to follow a call and its request, of which this part is
-// recorded.
+// BenchmarkCall measures a traced request and its call, of which a part is recorded.
 func BenchmarkCall(b *testing.B) {
 	at := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer at.Close()
