@@ -273,11 +273,13 @@ func TestD49_TimeoutRace(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 		time.Sleep(115 * time.Millisecond)
-		c.get(100, "a__release")
-		timeouts := 0
+		timedOut, timeouts := "!"+string(jsonrpc.TimedOut("a").Raw()), 0
+		if c.get(100, "a__release") == timedOut { // on a slow machine
+			timeouts++
+		}
 		for i := range 40 {
 			switch got := c.await(strconv.Itoa(i)); got {
-			case "!" + string(jsonrpc.TimedOut("a").Raw()):
+			case timedOut:
 				timeouts++
 			case fakeDone:
 			default:
@@ -295,7 +297,7 @@ func TestD49_TimeoutRace(t *testing.T) {
 		if len(c.twice) > 0 {
 			s.t.Error("answered twice:", c.twice)
 		}
-		s.t.Logf("%d of 40 timed out", timeouts)
+		s.t.Logf("%d of 41 timed out", timeouts)
 	}, sameLink...)
 }
 
