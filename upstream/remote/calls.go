@@ -28,6 +28,8 @@ type httpCall struct {
 	reach  *reach
 	taken  chan struct{} // closed by whoever takes the call out
 
+	accepted chan struct{} // closed when the server has begun to answer its POST, for the first time
+
 	// Guarded by calls.mu.
 	started   bool      // it is being posted, or was
 	cancelled bool      // it is not answered
@@ -108,6 +110,22 @@ func (cs *httpCalls) answered(c *httpCall) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c.begun = true
+	cs.acceptLocked(c)
+}
+
+// accept records that the server has taken a call, whose response comes on another stream.
+func (cs *httpCalls) accept(c *httpCall) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.acceptLocked(c)
+}
+
+func (cs *httpCalls) acceptLocked(c *httpCall) {
+	select {
+	case <-c.accepted:
+	default:
+		close(c.accepted)
+	}
 }
 
 // cancel cancels the call with this id. It returns the call if the cancellation must be

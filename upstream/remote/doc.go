@@ -14,8 +14,8 @@
 // the other, since they could overtake each other, and cancellations beside them. Order
 // relative to calls is kept where it matters: everything waits for the answer to
 // initialize, then until the server has accepted initialized; a cancellation waits until
-// its call has been written. If the call has not been written at all, it is
-// withdrawn instead. A cancelled call, and each call in flight when the session ends, has
+// its call has been written, and for 100 ms at most until the server has begun to answer
+// that POST. If the call has not been written at all, it is withdrawn instead. A cancelled call, and each call in flight when the session ends, has
 // 500 ms for its response.
 //
 // A message on the response to a call is Related to that call. A message on the stream

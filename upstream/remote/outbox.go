@@ -19,6 +19,12 @@ const (
 	// later ones wait for it.
 	talkTimeout = 10 * time.Second
 
+	// acceptTime bounds how long a cancellation waits until the server has begun to answer the
+	// POST of its call. Servers work on two POSTs at once, and one that handled the cancellation
+	// first would not know the call yet and run it to its end. A server that answers with JSON
+	// begins only when it has the result.
+	acceptTime = 100 * time.Millisecond
+
 	// maxCancels bounds the cancellations that are posted at once. Further ones wait, and
 	// block the messages behind them. But if the server did not accept the last one
 	// within talkTimeout, further ones are dropped until it accepts one.
@@ -132,7 +138,7 @@ func (o *outbox) cancel(t outgoing) {
 	}
 	o.cancels.Go(func() {
 		defer func() { <-o.slots }()
-		if !o.open(t.gate) || !o.written(t.cancels.reach) {
+		if !o.open(t.gate) || !o.written(t.cancels.reach) || !o.accepted(t.cancels) {
 			t.cancels.cancel(errCancelled)
 			return
 		}
@@ -166,6 +172,20 @@ func (o *outbox) written(r *reach) bool {
 	select {
 	case <-r.whenWritten():
 	case <-late.C: // a call that is being written counts as sent
+	case <-o.hurry.Done():
+	}
+	return o.hurry.Err() == nil
+}
+
+// accepted waits until the server has accepted a call, or has had the time for it. It returns
+// false if the session ends first.
+func (o *outbox) accepted(c *httpCall) bool {
+	late := time.NewTimer(acceptTime)
+	defer late.Stop()
+	select {
+	case <-c.accepted:
+	case <-c.taken:
+	case <-late.C:
 	case <-o.hurry.Done():
 	}
 	return o.hurry.Err() == nil

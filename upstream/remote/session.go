@@ -123,7 +123,7 @@ func (s *serverSession) post(ctx context.Context, m *jsonrpc.Message) *failure {
 
 // request begins a call.
 func (s *serverSession) request(m *jsonrpc.Message, gate <-chan struct{}) {
-	c := &httpCall{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{})}
+	c := &httpCall{m: m, gate: gate, reach: newReach(&s.delivered), taken: make(chan struct{}), accepted: make(chan struct{})}
 	if m.Method == mcp.MethodInitialize { // which has no effects
 		c.reach.delivered = nil
 	}

@@ -210,6 +210,26 @@ func TestD18_CancelFirst(t *testing.T) {
 	}
 }
 
+// D18: the server knows the call when the cancellation comes, though it works on two POSTs at once.
+func TestCancelAfterTheServerAccepted(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+			time.Sleep(acceptTime / 2)
+			f.note("accepted")
+			stream(w, ": open\n\n")
+			block(r)
+		})
+		c := connect(t, f)
+		c.request(1, "tools/call", `{}`)
+		f.await("tools/call", 1)
+		c.cancel(1)
+		f.await("notifications/cancelled", 1)
+		if all := f.all(); slices.Index(all, "accepted") > slices.Index(all, "notifications/cancelled") || !slices.Contains(all, "accepted") {
+			t.Errorf("the server got %q", all)
+		}
+	})
+}
+
 func TestD19_LateResponse(t *testing.T) {
 	f := newFake(t)
 	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {

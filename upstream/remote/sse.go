@@ -82,6 +82,7 @@ func (s *serverSession) runSSE(c *httpCall) {
 	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
 	switch {
 	case f == nil:
+		s.calls.accept(c)
 		select {
 		case <-c.taken:
 		case <-c.ctx.Done():
