@@ -313,6 +313,7 @@ func (j *judge) cancellation(r *record) {
 	later := j.later(r)
 	switch {
 	case j.died(r.began[0].By, r.cancelled), len(r.outcomes) > 0 && len(r.ended) == 0:
+	case len(r.outcomes) > 0 && j.clients[r.client].kind == "HTTP": // its cancellation may have overtaken it
 	case len(r.stopped) == 0 && len(r.ended) > 0, later > 0 && (len(r.stopped) == 0 || r.stopped[0].At > later):
 		j.found(4, r.nonce+" was cancelled, but its server was not told, or went on before", r.nonce)
 	}

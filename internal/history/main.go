@@ -31,7 +31,7 @@ type options struct {
 	duration time.Duration
 	seed     uint64
 	clients  int
-	faults   bool
+	faults   []fault
 	repeat   int
 	plant    string
 	proxy    string // its binary
@@ -57,11 +57,11 @@ func main() {
 }
 
 func parse() options {
-	o := options{}
+	o := options{faults: faults}
 	flag.DurationVar(&o.duration, "duration", time.Minute, "how long clients and faults go on, in all")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the plans of clients and faults")
 	flag.IntVar(&o.clients, "clients", 14, "how many clients there are at a time")
-	flag.BoolVar(&o.faults, "faults", true, "do faults")
+	flag.Func("faults", "do only these `faults`, separated by commas, or none", o.choose)
 	flag.IntVar(&o.repeat, "repeat", 1, "make so many histories of the same plans, and say how many have an anomaly")
 	flag.StringVar(&o.plant, "plant", "", "plant a `fault`, or all of them one after the other, which the judge must find: "+
 		strings.Join(plants, ", "))
@@ -69,6 +69,21 @@ func parse() options {
 	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
 	flag.Parse()
 	return o
+}
+
+// choose takes the names of the faults that are done.
+func (o *options) choose(names string) error {
+	o.faults = nil
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(faults, func(f fault) bool { return f.name == name })
+		switch {
+		case i >= 0:
+			o.faults = append(o.faults, faults[i])
+		case name != "none":
+			return fmt.Errorf("there is no fault %q", name)
+		}
+	}
+	return nil
 }
 
 // check makes a history and judges it, or proves the judge.
@@ -133,7 +148,7 @@ func build(o options) (string, error) {
 // prove plants one fault after the other, without others, and fails if the judge misses one, or finds
 // something where there is none.
 func prove(ctx context.Context, o options) error {
-	o.faults, o.duration = false, 5*time.Second
+	o.faults, o.duration = nil, 5*time.Second
 	missed := 0
 	for _, name := range append([]string{""}, plants...) {
 		r, err := o.run(ctx, name)
@@ -195,8 +210,8 @@ func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
 		s := &slot{w, n, i}
 		clients.Go(func() { s.run(ctx) })
 	}
-	if o.faults {
-		(&nemesis{world: w, random: rand.New(rand.NewPCG(o.seed, uint64(n))), faults: faults}).run(ctx)
+	if len(o.faults) > 0 {
+		(&nemesis{world: w, random: rand.New(rand.NewPCG(o.seed, uint64(n))), faults: o.faults}).run(ctx)
 	} else {
 		<-ctx.Done()
 		w.rec.add("nemesis", Quiet, "", "")

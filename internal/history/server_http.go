@@ -35,9 +35,8 @@ type httpSession struct {
 
 // A stream is the body of a response to a POST.
 type stream struct {
-	mu   sync.Mutex
-	to   http.ResponseWriter // nil when it has ended
-	used bool
+	mu sync.Mutex
+	to http.ResponseWriter // nil when it has ended
 }
 
 func (s *stream) send(m *message) {
@@ -46,12 +45,17 @@ func (s *stream) send(m *message) {
 	if s.to == nil {
 		return
 	}
-	if !s.used {
-		s.to.Header().Set("Content-Type", "text/event-stream")
-		s.used = true
-	}
+	s.to.Header().Set("Content-Type", "text/event-stream")
 	fmt.Fprintf(s.to, "data: %s\n\n", m.bytes())
 	_ = http.NewResponseController(s.to).Flush() // an end shows at the request's context
+}
+
+// begin sends what is before the first message: the server has accepted the request.
+func (s *stream) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.to.Header().Set("Content-Type", "text/event-stream")
+	_ = http.NewResponseController(s.to).Flush()
 }
 
 func (s *stream) end() {
@@ -109,8 +113,10 @@ func (h *httpServer) serveLegacy(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.streams[string(m.ID)] = out
 	s.mu.Unlock()
+	done := s.handle(context.Background(), &m) // a dropped POST cancels nothing
+	out.begin()
 	select {
-	case <-s.handle(context.Background(), &m): // a dropped POST cancels nothing
+	case <-done:
 	case <-r.Context().Done():
 	}
 	s.mu.Lock()

@@ -329,13 +329,14 @@ func (w *posts) leave(how string) {
 	w.end(io.EOF)
 }
 
-// An eventStream is the transport of 2024-11-05: one stream down, POSTs up.
+// An eventStream is the transport of 2024-11-05: one stream down, POSTs up, one after the other.
 type eventStream struct {
 	*posts
+	up chan *message // to post; never closed
 }
 
 func openEventStream(url, token string, to receiver) (wire, error) {
-	w := eventStream{newPosts(url+"/sse", token, false, to)}
+	w := eventStream{newPosts(url+"/sse", token, false, to), make(chan *message, 100)}
 	req, err := http.NewRequestWithContext(w.all, http.MethodGet, w.url, nil)
 	if err != nil {
 		return nil, err
@@ -357,16 +358,28 @@ func openEventStream(url, token string, to receiver) (wire, error) {
 		_, err := readEvents(lines, to)
 		w.end(errors.Join(err, io.EOF))
 	})
+	w.done.Go(w.run)
 	return w, nil
 }
 
 func (w eventStream) send(m *message) {
-	body, method := m.bytes(), m.Method
-	w.done.Go(func() {
-		if _, err := w.post(w.all, body, w.header(method, "")); err != nil && w.all.Err() == nil {
-			w.end(fmt.Errorf("POST %s: %w", method, err))
+	select {
+	case w.up <- m:
+	case <-w.all.Done():
+	}
+}
+
+func (w eventStream) run() {
+	for {
+		select {
+		case m := <-w.up:
+			if _, err := w.post(w.all, m.bytes(), w.header(m.Method, "")); err != nil && w.all.Err() == nil {
+				w.end(fmt.Errorf("POST %s: %w", m.Method, err))
+			}
+		case <-w.all.Done():
+			return
 		}
-	})
+	}
 }
 
 func (w eventStream) cancel(id string) { notifyCancelled(w, id) }
