@@ -23,7 +23,9 @@ func TestClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if sessions := p.Snapshot().Sessions; len(sessions) != 1 || sessions[0].Transport != "program" || sessions[0].Client != "mcp-proxy" {
+		// Close does not wait for the session of the client before.
+		eventually(t, "one session", func() bool { return len(p.Snapshot().Sessions) == 1 })
+		if sessions := p.Snapshot().Sessions; sessions[0].Transport != "program" || sessions[0].Client != "mcp-proxy" {
 			t.Errorf("%+v", sessions)
 		}
 		list, err := c.List(t.Context(), "tools/list", "tools")
