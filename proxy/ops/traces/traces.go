@@ -3,7 +3,6 @@ package traces
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -21,23 +20,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
-
-// Settings say where traces go. Endpoint must be set.
-type Settings struct {
-	Endpoint    string            // URL for POSTs of traces
-	Headers     map[string]string // of the POSTs
-	HeadersFrom map[string]string // files with values of headers, read again when they change; they override Headers
-	TLS         *tls.Config       // for an https URL; nil means the system's roots
-	Timeout     time.Duration     // of a POST; zero means 10 s
-	Gzip        bool              // compress the body
-
-	// Sample is the recorded part of traces without a parent. Nil means OTEL_TRACES_SAMPLER, else all.
-	// The parent decides for other traces.
-	Sample *float64
-
-	Version string       // of the program
-	Log     *slog.Logger // nil discards
-}
 
 // Traces record requests and calls. New makes them.
 type Traces struct {
