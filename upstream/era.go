@@ -20,7 +20,7 @@ const (
 	doubted = 30 * time.Second
 )
 
-// An opinion is what is known of one era of an upstream.
+// An opinion tells whether an upstream speaks an era.
 type opinion byte
 
 const (

@@ -47,8 +47,12 @@ type remoteSession struct {
 	room  jsonrpc.Room
 }
 
-func newRemoteSession(ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup) *remoteSession {
-	r := &remoteSession{dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{}), room: jsonrpc.Room{Bytes: maxBacklog}}
+func newRemoteSession(
+	ctx context.Context, dial func(context.Context) (jsonrpc.Conn, error), wg *sync.WaitGroup,
+) *remoteSession {
+	r := &remoteSession{
+		dial: dial, wg: wg, dialled: make(chan struct{}), left: make(chan struct{}), room: jsonrpc.Room{Bytes: maxBacklog},
+	}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish, Abort and Stop end it
 	r.queue = jsonrpc.NewQueue(&r.mu)
 	wg.Go(r.write)

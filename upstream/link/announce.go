@@ -151,7 +151,7 @@ const errRejections = fault("bad list of rejections")
 type announcer struct {
 	mu      sync.Mutex    // guards the fields below
 	line    []byte        // nil: nothing yet
-	changed chan struct{} // closed when line changes; nil if nobody waits
+	changed chan struct{} // closed when line changes; made by next
 }
 
 // begin puts the first line, unless there is a line.

@@ -20,8 +20,8 @@ type currentLink struct {
 	link    *link         // nil while there is none
 	lost    time.Time     // when link became nil; zero before the first loss
 	event   string        // of that loss
-	changed chan struct{} // closed when link changes; nil if nobody waits
-	turn    chan struct{} // closed when the last link has made its last call of Announced or Lost; nil before the first link
+	changed chan struct{} // closed when link changes; made by state
+	turn    chan struct{} // of the last link, closed after its last call of Announced or Lost; nil before the first
 }
 
 // attach makes l the current link, and ends the previous one. over is closed when l has made

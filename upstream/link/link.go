@@ -79,7 +79,9 @@ type link struct {
 }
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
-func newLink(carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool) (*link, error) {
+func newLink(
+	carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool,
+) (*link, error) {
 	l := &link{
 		carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening),
 		large: make(chan struct{}, maxLarge), within: largeTimeout, streams: make(map[*stream]struct{}),

@@ -172,7 +172,9 @@ func (s *stream) drain(deadline time.Time) {
 
 // errSlowLine is the end of a stream with a large message that was late, or waited too long
 // for its turn.
-var errSlowLine = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTimeout, Delivered: true, Says: "did not send a large message in time (timeout)"}
+var errSlowLine = &jsonrpc.ClosedError{
+	Cause: jsonrpc.CauseTimeout, Delivered: true, Says: "did not send a large message in time (timeout)",
+}
 
 // Enter implements [jsonrpc.Slots], for large lines. It also ends with the stream.
 func (s *stream) Enter(<-chan struct{}) error {

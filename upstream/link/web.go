@@ -28,7 +28,9 @@ var (
 // answered the request: 403 if there is an Origin or Sec-Fetch-Site, since a browser cannot
 // use a link; 401 without a valid token; 503 if a token cannot be read; 400 if the header
 // Origin or Authorization comes twice.
-func Upgrade(w http.ResponseWriter, r *http.Request, tokens ...func() (string, error)) (c net.Conn, which int, err error) {
+func Upgrade(
+	w http.ResponseWriter, r *http.Request, tokens ...func() (string, error),
+) (c net.Conn, which int, err error) {
 	if len(r.Header["Origin"]) > 1 || len(r.Header["Authorization"]) > 1 {
 		http.Error(w, errTwice.Error(), http.StatusBadRequest)
 		return nil, 0, errTwice

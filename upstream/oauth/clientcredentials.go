@@ -33,8 +33,8 @@ type ClientCredentials struct {
 	ClientID string // may be empty with an AssertionFile
 
 	// One of these files authenticates us to the authorization server: a secret; a private key, which signs an
-	// assertion for each token (private_key_jwt); or an assertion that somebody else renews. Files are read again
-	// when they change, and that of an assertion for each token.
+	// assertion for each token (private_key_jwt); or an assertion that another program renews. Files are read again
+	// when they change, and the assertion is read for each token.
 	SecretFile, KeyFile, AssertionFile string
 
 	// TokenURL is the token endpoint. If it is empty it is discovered when the server first refuses a request; after
@@ -97,7 +97,7 @@ func (c *ClientCredentials) isKnown() bool {
 	return c.known
 }
 
-// Refused fetches another token, unless somebody has done so since the request was sent. For a 403 it does so only if
+// Refused fetches another token, unless another request has done so meanwhile. For a 403 it does so only if
 // the server names scopes that we have not asked for.
 func (c *ClientCredentials) Refused(ctx context.Context, resp *http.Response, sent http.Header) (bool, error) {
 	c.prepare()
@@ -115,7 +115,7 @@ func (c *ClientCredentials) Refused(ctx context.Context, resp *http.Response, se
 }
 
 // discard reports whether to replace a token that the server refuses, and stops its use: it does not if the token
-// itself replaced another one a moment ago. It notes what the server asks for.
+// itself replaced another one a moment ago. It records the challenge.
 func (c *ClientCredentials) discard(old *token, asked challenge) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

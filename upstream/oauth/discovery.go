@@ -237,7 +237,7 @@ func authServerOf(ctx context.Context, hc *http.Client, server *url.URL, issuer 
 	}, nil
 }
 
-// check checks that nobody can read on the way what we send to the endpoints.
+// check returns an error if what we send to an endpoint would not be encrypted.
 func (s *authServer) check(server *url.URL) error {
 	for _, endpoint := range []string{
 		s.AuthorizationEndpoint, s.TokenEndpoint, s.RegistrationEndpoint, s.DeviceEndpoint, s.RevocationEndpoint,

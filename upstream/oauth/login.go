@@ -20,7 +20,7 @@ import (
 const (
 	loginTimeout = 5 * time.Minute
 
-	// pause follows a failed login: within it nobody is prompted again. A token must have been valid for as long
+	// pause follows a failed login: within it no process prompts again. A token must have been valid for as long
 	// before the server's refusal is a reason to get another one.
 	pause = time.Minute
 
@@ -51,7 +51,7 @@ type LoginConfig struct {
 	// Implicit means that nothing is configured: the server may need no login.
 	Implicit bool
 
-	// Show prompts a person; nil: nobody is prompted, and requests fail.
+	// Show prompts a person; nil: requests that need a login fail.
 	Show func(Prompt)
 
 	// NoBrowser leaves it to the person to open a browser.

@@ -91,7 +91,7 @@ func (ts *tokens) pausing() error {
 	return nil
 }
 
-// begin fetches the token that follows old, unless somebody else is doing this, or has done it.
+// begin fetches the token that follows old, unless another caller does so, or has done so.
 func (ts *tokens) begin(old *token) <-chan singleflight.Result {
 	return ts.flight.DoChan("", func() (any, error) {
 		if t := ts.current.Load(); t != old && t.good() {
@@ -112,7 +112,7 @@ func (ts *tokens) begin(old *token) <-chan singleflight.Result {
 	})
 }
 
-// fetched notes the result of a fetch. It logs a failure that fails no request, because the old token is still valid.
+// fetched records the result of a fetch. It logs a failure that fails no request, because the old token is still valid.
 func (ts *tokens) fetched(old *token, err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -26,7 +26,7 @@ type httpCall struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	reach  *reach
-	taken  chan struct{} // closed by whoever takes the call out
+	taken  chan struct{} // closed by take
 
 	accepted chan struct{} // closed when the server has begun to answer its POST, for the first time
 

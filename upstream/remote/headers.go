@@ -41,9 +41,9 @@ func (h headers) refused() {
 	}
 }
 
-// read returns the headers, without those that belong to the protocol. The error, for a
-// file that cannot be read or a value that cannot be sent, names header and file, never
-// the content.
+// read returns the configured headers that the protocol does not use. Its error, for a file
+// that cannot be read or a value that cannot be sent, names header and file, never the
+// content.
 func (h headers) read() (http.Header, error) {
 	header := make(http.Header, len(h.values)+len(h.files)+8)
 	for name, value := range h.values {

@@ -27,8 +27,8 @@ func (r received) result() (*jsonrpc.Message, error) {
 	return r.m, nil
 }
 
-// A life is how a session over HTTP lives and ends: what it receives, what it gives
-// up and when, and its goroutines.
+// A life is the part of a session over HTTP that receives and ends: the messages for Recv,
+// the contexts of its work, and its goroutines.
 type life struct {
 	// What waits for Recv. It is no jsonrpc.Queue: it has invalid messages, too, and a call
 	// stops waiting for room when it is given up.
@@ -37,25 +37,27 @@ type life struct {
 	once  sync.Once
 	err   error // the end; written before ended is closed
 
-	ctx    context.Context // done: all is given up at once
+	ctx    context.Context // of everything
 	cancel context.CancelFunc
-	work   context.Context // child of ctx, of requests and streams. Done: they are given up
+	work   context.Context // of calls and streams; child of ctx
 	giveUp context.CancelFunc
-	unhook func() bool // from the ctx of Dial, when nothing is left that it could end
+	unhook func() bool // from the ctx of Dial
 
 	delivered atomic.Bool // a request that counts may have reached the server
 	closing   sync.Once
 
 	mu      sync.Mutex // guards the fields below
-	leaving bool       // no goroutine may be started any more
+	leaving bool       // spawn starts nothing more
 	wg      sync.WaitGroup
 }
 
 func newLife(ctx context.Context) *life {
 	l := &life{in: make(chan received, inDepth), ended: make(chan struct{})}
-	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx)) // fail cancels it, behind the end: no request fails of it first
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx)) // fail ends the session before it cancels calls
 	l.work, l.giveUp = context.WithCancel(l.ctx)
-	l.unhook = context.AfterFunc(ctx, func() { l.fail(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}) })
+	l.unhook = context.AfterFunc(ctx, func() {
+		l.fail(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)})
+	})
 	return l
 }
 
@@ -75,11 +77,11 @@ func (l *life) Recv() (*jsonrpc.Message, error) {
 	}
 }
 
-// put brings something to Recv. It reports whether anybody still receives: after
-// the end nobody does, even if there is room.
+// put passes r to Recv, and may wait for room. It returns false after the end of the session,
+// even if there is room.
 func (l *life) put(r received) bool { return l.offer(r, nil) }
 
-// offer does as put does, for as long as gone is open.
+// offer is put that also returns false when gone is closed.
 func (l *life) offer(r received, gone <-chan struct{}) bool {
 	select {
 	case <-l.ended:
@@ -98,7 +100,7 @@ func (l *life) offer(r received, gone <-chan struct{}) bool {
 	}
 }
 
-// end is the one place through which every end passes; the first one counts.
+// end ends the session. Every end passes through it, and the first one counts.
 func (l *life) end(err error) {
 	l.once.Do(func() {
 		l.err = err

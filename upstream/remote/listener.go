@@ -95,7 +95,7 @@ func (l *eventListener) read(ctx context.Context) (status int, f *failure) {
 		return http.StatusNotAcceptable, nil
 	}
 	defer resp.Body.Close()
-	_ = l.place.read(newEvents(resp.Body, l.t.limits.MaxMessage()), l.message) // however it ends, the server is asked again
+	_ = l.place.read(newEvents(resp.Body, l.t.limits.MaxMessage()), l.message) // run opens it again after any error
 	return http.StatusOK, nil
 }
 

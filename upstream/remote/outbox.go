@@ -60,7 +60,9 @@ type outgoing struct {
 	then    func()          // called when m was posted or never will be; may be nil
 }
 
-func newOutbox(ctx context.Context, log *slog.Logger, over <-chan struct{}, post func(context.Context, *jsonrpc.Message) *failure) *outbox {
+func newOutbox(
+	ctx context.Context, log *slog.Logger, over <-chan struct{}, post func(context.Context, *jsonrpc.Message) *failure,
+) *outbox {
 	o := &outbox{
 		log: log, post: post, over: over, waiting: make(chan outgoing, outDepth),
 		left: make(chan struct{}), done: make(chan struct{}), slots: make(chan struct{}, maxCancels),

@@ -140,7 +140,7 @@ type difference struct {
 	here, there any    // missing for none
 }
 
-// missing stands for a member that there is not.
+// missing stands for a missing member.
 var missing any = new(int)
 
 // differ appends the differences of two values at a path to all. It compares objects by
