@@ -110,13 +110,9 @@ func newInFlight(modern, discovers, guesses bool) *inFlight {
 // toServer records a message to the server. It reports whether it is the call whose answer
 // completes the start.
 func (f *inFlight) toServer(m *jsonrpc.Message) (starts bool) {
-	elements := m.Batch
-	if elements == nil {
-		elements = []*jsonrpc.Message{m}
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, e := range elements {
+	for e := range m.Each {
 		switch {
 		case e.IsRequest():
 			starts = f.addLocked(e) || starts
@@ -193,13 +189,9 @@ func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 // call: a stdio server cannot tell which call a message belongs to. No other goroutine may
 // use m yet.
 func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
-	elements := m.Batch
-	if elements == nil {
-		elements = []*jsonrpc.Message{m}
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, e := range elements {
+	for e := range m.Each {
 		switch {
 		case e.IsResponse():
 			n = max(n, f.settleLocked(e.ID, e))

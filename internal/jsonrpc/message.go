@@ -95,6 +95,19 @@ func (m *Message) IsNotification() bool { return m.Method != "" && m.ID.IsZero()
 // IsResponse reports whether m is a result or an error.
 func (m *Message) IsResponse() bool { return m.Result != nil || m.Error != nil }
 
+// Each yields the elements of an array, or m itself if it is none.
+func (m *Message) Each(yield func(*Message) bool) {
+	if m.Batch == nil {
+		yield(m)
+		return
+	}
+	for _, e := range m.Batch {
+		if !yield(e) {
+			return
+		}
+	}
+}
+
 // Append appends the JSON text of m to b and returns the longer slice. The text has no raw newline,
 // so it is a line of the stdio framing.
 func (m *Message) Append(b []byte) []byte {

@@ -170,7 +170,7 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 		}
 		return nil, nil
 	}
-	for _, e := range elements(m) {
+	for e := range m.Each {
 		switch answer, mine := x.mine(e); {
 		case mine:
 			reply = answer
@@ -187,14 +187,6 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 		return reply, nil
 	}
 	return nil, f
-}
-
-// elements returns the messages of an array, or m itself if it is none.
-func elements(m *jsonrpc.Message) []*jsonrpc.Message {
-	if m.Batch == nil {
-		return []*jsonrpc.Message{m}
-	}
-	return m.Batch
 }
 
 // mine reports whether m is the reply. An error without an id counts as the reply, since

@@ -62,7 +62,7 @@ func (s *serverSession) Sessionless() bool {
 
 // Send implements jsonrpc.Conn. It may wait for room, but never for a response.
 func (s *serverSession) Send(m *jsonrpc.Message) error {
-	for _, e := range elements(m) { // versions since 2025-06-18 have no arrays
+	for e := range m.Each { // versions since 2025-06-18 have no arrays
 		if err := s.send(e); err != nil {
 			return err
 		}
@@ -324,7 +324,7 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 			}
 			return pass(received{err: bad})
 		}
-		for _, e := range elements(m) {
+		for e := range m.Each {
 			if !e.IsResponse() {
 				if !pass(received{m: e}) {
 					return false

@@ -176,13 +176,9 @@ func (l *recordLine) heard(n int, limits jsonrpc.Limits) ([]recordedMessage, err
 	if err != nil {
 		return nil, err
 	}
-	elements := m.Batch
-	if elements == nil {
-		elements = []*jsonrpc.Message{m}
-	}
 	of, _ := jsonrpc.ParseID(l.Of)
 	var all []recordedMessage
-	for _, e := range elements {
+	for e := range m.Each {
 		all = append(all, recordedMessage{Message: e, line: n, session: l.Session, of: of, fromServer: l.Way == observe.In})
 	}
 	return all, nil

@@ -52,11 +52,7 @@ func (r *Recording) Serve(c jsonrpc.Conn) error {
 
 // receive plays the steps for m.
 func (s *replaySession) receive(m *jsonrpc.Message) error {
-	elements := m.Batch
-	if elements == nil {
-		elements = []*jsonrpc.Message{m}
-	}
-	for _, e := range elements {
+	for e := range m.Each {
 		if err := s.take(e); err != nil {
 			return err
 		}
