@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	chunks "github.com/Shopify/toxiproxy/v2/stream"
@@ -37,7 +38,11 @@ func (n *network) heal() { n.proxy.Toxics.ResetToxics(context.Background()) }
 // cut ends all connections; new ones may be made at once.
 func (n *network) cut() error {
 	n.proxy.Stop()
-	return n.proxy.Start()
+	err := n.proxy.Start()
+	for end := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(end); err = n.proxy.Start() {
+		time.Sleep(20 * time.Millisecond)
+	}
+	return err
 }
 
 func (n *network) close() { n.proxy.Stop() }

@@ -184,8 +184,9 @@ func (r *report) print(to io.Writer) {
 	for _, e := range r.events {
 		switch e.What {
 		case Fault:
-			kind := e.Text[:max(strings.LastIndexByte(e.Text, ' '), 0)]
-			faults[kind]++
+			if !strings.Contains(e.Text, " failed: ") { // another one was in its way
+				faults[e.Text[:max(strings.LastIndexByte(e.Text, ' '), 0)]]++
+			}
 		case Sent, Result, Failed, Cancel, Question, Progress, Join, Broken, Effect, Cancelled:
 			operations[string(e.What)]++
 		}

@@ -248,12 +248,14 @@ func (w *world) stop() {
 	}
 }
 
-// freeAddress returns an address of this machine where nothing listens.
+// freeAddress returns an address of this machine where nothing listens. Its port is none of those that connections
+// get, since what listens there has to come back after a restart.
 func freeAddress() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
