@@ -87,11 +87,11 @@ func mayBeSSE(status int) bool {
 }
 
 // takeLeave tells the server that a session is over. Its requests and streams must have
-// ended at our side. The server may refuse with 405.
-func takeLeave(ctx context.Context, t *transport, at *endpoint) {
+// ended at our side, that of the GET at hungUp. The server may refuse with 405.
+func takeLeave(ctx context.Context, t *transport, at *endpoint, hungUp time.Time) {
 	wait := leaveAfter
 	if at.listened.Load() {
-		wait = leaveAfterGET
+		wait = max(wait, leaveAfterGET-time.Since(hungUp))
 	}
 	if at.id == "" || sleep(ctx, min(wait, t.stopGrace/8)) != nil {
 		return

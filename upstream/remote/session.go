@@ -343,8 +343,8 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 // and tasks/cancel that were sent before still go out, for at most half of the grace. The
 // DELETE follows when the server has answered all calls, or answerTime later: servers of
 // the Python SDK accept a message before they handle it, so that a DELETE could overtake
-// it. The streams of the calls and of the GET are closed before the DELETE. Close returns
-// when nothing is left of the session, after the grace at the latest.
+// it. The stream of the GET is closed while they are awaited, and those of the calls behind
+// that. Close returns when nothing is left of the session, after the grace at the latest.
 func (s *serverSession) Close() error {
 	s.closing.Do(s.close)
 	return nil
@@ -361,10 +361,12 @@ func (s *serverSession) close() {
 	s.first.Do(s.begin)
 	s.outbox.leave()
 	<-s.outbox.done
+	s.endpoints.current().cancel() // the GET: the server gets time to notice that its stream has ended
+	hungUp := time.Now()
 	awaitAnswers(unfinished, s.outbox.hurry.Done())
 	s.giveUp()
 	s.wg.Wait()
-	takeLeave(s.ctx, s.t, s.endpoints.current())
+	takeLeave(s.ctx, s.t, s.endpoints.current(), hungUp)
 	s.left()
 	s.t.leave()
 }
