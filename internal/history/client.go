@@ -72,6 +72,7 @@ type client struct {
 
 	mu    sync.Mutex
 	last  int                      // of the ids of requests
+	asks  map[string]string        // requests of subscriptions: the server, by id
 	open  map[string]*operation    // what an id asks for
 	wait  map[string]chan struct{} // by nonce: closed when there is an outcome
 	left  bool
@@ -80,7 +81,7 @@ type client struct {
 
 // join connects a client. It is nil if that failed, which the history says.
 func join(w *world, name string, k *kind, token string) *client {
-	c := &client{name: name, kind: k, rec: w.rec, plant: w.plant, open: map[string]*operation{},
+	c := &client{name: name, kind: k, rec: w.rec, plant: w.plant, open: map[string]*operation{}, asks: map[string]string{},
 		wait: map[string]chan struct{}{}, hello: make(chan bool, 1)}
 	c.over, c.end = context.WithCancel(w.patience)
 	c.rec.add(name, Join, "", k.name)
@@ -92,6 +93,7 @@ func join(w *world, name string, k *kind, token string) *client {
 		case ok := <-c.hello:
 			if ok {
 				c.wire.send(&message{Method: "notifications/initialized"})
+				c.follow()
 				return c
 			}
 			err = fmt.Errorf("initialize failed")
@@ -106,7 +108,37 @@ func join(w *world, name string, k *kind, token string) *client {
 		}
 		return nil
 	}
+	c.follow()
 	return c
+}
+
+// follow subscribes to resources, if updates of them can come: over HTTP the legacy era has a stream for that, which
+// this client does not open.
+func (c *client) follow() {
+	switch {
+	case c.kind.modern:
+		uris := make([]string, len(followed))
+		for i, server := range followed {
+			uris[i] = thingOf(server)
+		}
+		c.wire.send(&message{ID: json.RawMessage(`"listen"`), Method: "subscriptions/listen", Params: encode(object{
+			"notifications": object{"resourceSubscriptions": uris}, "_meta": c.meta()})})
+	case c.kind.name != "HTTP":
+		for _, server := range followed {
+			c.mu.Lock()
+			c.last++
+			id := strconv.Itoa(c.last)
+			c.asks[id] = server
+			c.mu.Unlock()
+			c.wire.send(&message{ID: json.RawMessage(id), Method: "resources/subscribe", Params: encode(object{"uri": thingOf(server)})})
+		}
+	}
+}
+
+// meta is what each request of a modern client has.
+func (c *client) meta() object {
+	return object{metaVersion: modernVersion, metaClient: object{"name": c.name, "version": "1"},
+		metaCapabilities: object{"elicitation": object{}}}
 }
 
 // do sends an operation and waits for its outcome, or the end of the client. A cancelled operation
@@ -146,17 +178,15 @@ func (c *client) request(o *operation, more object) {
 	c.mu.Unlock()
 	p, method := more, "tools/list"
 	meta := object{}
+	if c.kind.modern {
+		meta = c.meta()
+	}
 	if o.Server != "" {
 		method = "tools/call"
 		p["name"], p["arguments"] = o.Server+"__"+tool, o.call
 		if o.Progress > 0 {
 			meta["progressToken"] = o.Nonce
 		}
-	}
-	if c.kind.modern {
-		meta[metaVersion] = modernVersion
-		meta[metaClient] = object{"name": c.name, "version": "1"}
-		meta[metaCapabilities] = object{"elicitation": object{}}
 	}
 	if len(meta) > 0 {
 		p["_meta"] = meta
@@ -196,8 +226,17 @@ func (c *client) take(m *message) {
 	switch {
 	case m.isResponse() && string(m.ID) == `"hello"`:
 		c.hello <- m.Error == nil
+	case m.isResponse() && c.subscribed(m):
 	case m.isResponse():
 		c.response(m)
+	case m.Method == "notifications/resources/updated":
+		p, _ := m.params()
+		c.rec.add(c.name, Updated, p.Cause, serverOf(p.URI))
+	case m.Method == "notifications/subscriptions/acknowledged":
+		p, _ := m.params()
+		for _, uri := range p.Notifications.ResourceSubscriptions {
+			c.rec.add(c.name, Follows, "", serverOf(uri))
+		}
 	case m.Method == "elicitation/create" && m.isRequest():
 		c.question(m)
 	case m.Method == "notifications/progress":
@@ -209,6 +248,17 @@ func (c *client) take(m *message) {
 	default:
 		c.rec.add(c.name, Odd, "", string(m.bytes()))
 	}
+}
+
+// subscribed takes the response to a request of a subscription, and the end of a listen.
+func (c *client) subscribed(m *message) bool {
+	c.mu.Lock()
+	server, asked := c.asks[string(m.ID)]
+	c.mu.Unlock()
+	if asked && m.Error == nil {
+		c.rec.add(c.name, Follows, "", server)
+	}
+	return asked || string(m.ID) == `"listen"`
 }
 
 // question answers what the client is asked with the nonce of the call that asks.

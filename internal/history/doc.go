@@ -18,7 +18,8 @@
 //  2. A call is executed at most once, exactly once if it has a result, and never if its error says not_sent.
 //  3. What a client gets belongs to what it asked for, and no two clients share a process of an isolated upstream.
 //  4. A cancellation reaches the call that was cancelled, before later calls on the same way, and no other call.
-//  5. Progress comes in order, before the answer, and all of it before a result.
+//  5. Progress comes in order, before the answer, and all of it before a result. Clients that follow a resource get
+//     its updates.
 //  6. An error of the proxy names a cause that the faults explain, and an event that is in a log.
 //  7. What clients do to a register behind a shared server is linearizable.
 //  8. At the end there is no process left, and the proxy holds no more than when it was first quiet.

@@ -34,6 +34,8 @@ const (
 	Cancel   What = "cancel"   // is about to cancel, or has done so ["sent"]
 	Progress What = "progress" // got progress [its number and message]
 	Question What = "question" // was asked something [the message]
+	Follows  What = "follows"  // is subscribed to the thing of a server [the server]
+	Updated  What = "updated"  // got an update of the thing of a server [the server], which the operation caused
 	Left     What = "left"     // is about to leave [in which way]
 	Gone     What = "gone"     // has left
 	Broken   What = "broken"   // its connection ended, and it did not do that [the error]
@@ -49,7 +51,9 @@ const (
 	Ended     What = "ended"     // is about to answer
 	Cancelled What = "cancelled" // a request was cancelled
 	Started   What = "started"
-	Stopped   What = "stopped" // its stdin ended
+
+	Subscription What = "subscription" // began or ended [the method]
+	Stopped      What = "stopped"      // its stdin ended
 )
 
 // Fault is what the nemesis does [what, to whom], and Quiet that all of its faults are over.

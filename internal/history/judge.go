@@ -42,6 +42,7 @@ type record struct {
 	cancelled int64 // when that was sent
 	progress  []Event
 	asked     []Event
+	updated   []Event // by any client that follows
 	began     []Event // servers', from here on
 	effects   []Event
 	ended     []Event
@@ -53,6 +54,16 @@ type life struct {
 	kind string
 	over int64 // when it left, or its connection ended; 0 if neither
 	why  Event
+
+	follows map[string]int64 // when it was subscribed to the resource of a server
+	updated map[string]int64 // when it got the last update
+}
+
+func put(m *map[string]int64, key string, value int64) {
+	if *m == nil {
+		*m = map[string]int64{}
+	}
+	(*m)[key] = value
 }
 
 // judgeHistory returns the anomalies of a history.
@@ -70,6 +81,7 @@ func judgeHistory(events []Event, logs []byte) []Anomaly {
 		j.cancellation(r)
 		j.order(r)
 		j.reasons(r)
+		j.updates(r)
 	}
 	j.isolation()
 	j.registers()
@@ -101,6 +113,9 @@ func (j *judge) read(e Event) {
 	case Quiet:
 		j.quiet = e.At
 		return
+	case Follows:
+		put(&j.clients[e.By].follows, e.Text, e.At)
+		return
 	case Odd:
 		j.found(3, "a message that belongs to nothing: "+e.Text, e.By)
 		return
@@ -123,6 +138,11 @@ func (j *judge) read(e Event) {
 }
 
 func (r *record) add(e Event, j *judge) {
+	if e.What == Updated {
+		r.updated = append(r.updated, e)
+		put(&j.clients[e.By].updated, e.Text, e.At)
+		return
+	}
 	if !strings.Contains(e.By, "/") && e.By != r.client {
 		j.found(3, fmt.Sprintf("%s got %s of %s's %s", e.By, e.What, r.client, r.nonce), r.nonce, e.By)
 		return
@@ -357,6 +377,26 @@ func (j *judge) order(r *record) {
 	}
 	if r.outcomes[0].What == Result && len(r.progress) < r.op.Progress {
 		j.found(5, fmt.Sprintf("%s got %d of %d notifications before its result", r.nonce, len(r.progress), r.op.Progress), r.nonce)
+	}
+}
+
+// updates judges that the clients that follow a resource get its updates, and no others. Of updates that come one
+// after the other a client may get the last one alone.
+func (j *judge) updates(r *record) {
+	for _, e := range r.updated {
+		if e.Text != r.op.Server || r.op.Do != "touch" || !slices.Contains(followed, e.Text) {
+			j.found(3, fmt.Sprintf("%s got an update of %s because of %s", e.By, e.Text, r.nonce), r.nonce, e.By)
+		}
+	}
+	if r.op.Do != "touch" || len(r.effects) == 0 || len(r.outcomes) == 0 || r.outcomes[0].What != Result || j.died(r.op.Server, r.sent) {
+		return
+	}
+	for name, c := range j.clients {
+		since, follows := c.follows[r.op.Server]
+		stays := c.over == 0 || c.over > r.outcomes[0].At+int64(time.Second)
+		if follows && since < r.sent && stays && c.updated[r.op.Server] < r.effects[0].At {
+			j.found(5, fmt.Sprintf("%s got no update of %s because of %s", name, r.op.Server, r.nonce), r.nonce, name)
+		}
 	}
 }
 

@@ -18,13 +18,14 @@ func history(lines string) (events []Event) {
 
 func TestJudge(t *testing.T) {
 	const (
-		join = "c0 join - WebSocket\nc1 join - stdio\n"
-		sent = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
-		runs = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
-		good = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
-		lost = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
-		slow = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
-		next = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
+		join  = "c0 join - WebSocket\nc1 join - stdio\n"
+		sent  = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
+		runs  = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
+		good  = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
+		lost  = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
+		slow  = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
+		touch = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
+		next  = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
 	)
 	lostIn, lostBefore := fmt.Sprintf(lost, "in_flight"), fmt.Sprintf(lost, "not_sent")
 	for _, tt := range []struct {
@@ -54,6 +55,9 @@ func TestJudge(t *testing.T) {
 		{"cancelled, and its server was not told", join + slow + next, []int{4}},
 		{"cancelled, and its server was told late", join + slow + next + "common/1 cancelled a", []int{4}},
 		{"cancelled by nobody", join + sent + "common/1 began a\ncommon/1 cancelled a\n" + lostIn, []int{4, 6}},
+		{"an update", join + "c1 follows - common\n" + touch + "c1 updated a common\n" + good, nil},
+		{"an update that is missing", join + "c1 follows - common\n" + touch + good, []int{5}},
+		{"an update of nothing that was asked for", join + touch + "c1 updated a own\n" + good, []int{3}},
 		{"a shared process", join + "c0 sent a {\"server\":\"own\"}\nc1 sent b {\"server\":\"own\"}\nown/1 began a\nown/1 began b\nc0 left - vanish\nc1 left - vanish", []int{3}},
 		{"a stale read", join + "c0 sent a " + `{"server":"common","do":"set","key":"x","value":1}` + "\n" + runs +
 			"c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\nc0 sent b " + `{"server":"common","do":"get","key":"x"}` + "\n" +

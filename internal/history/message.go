@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // A message is one of JSON-RPC. The checker reads messages with the standard library alone, so that
@@ -44,6 +45,7 @@ const (
 	metaVersion      = "io.modelcontextprotocol/protocolVersion"
 	metaClient       = "io.modelcontextprotocol/clientInfo"
 	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	metaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
 // params are what the checker reads of the params of any message.
@@ -61,6 +63,22 @@ type params struct {
 	ProgressToken json.RawMessage `json:"progressToken,omitempty"` // of progress; clients give a nonce
 	Progress      int             `json:"progress,omitempty"`
 	Message       string          `json:"message,omitempty"` // of progress and questions: the nonce of the call
+
+	URI           string        `json:"uri,omitempty"`          // of a subscription, and of an update
+	Cause         string        `json:"cause,omitempty"`        // of an update: the nonce of the call, which is ours alone
+	Notifications notifications `json:"notifications,omitzero"` // of a listen, and of its acknowledgment
+}
+
+// notifications are what a listen of the modern era is for.
+type notifications struct {
+	ResourceSubscriptions []string `json:"resourceSubscriptions,omitempty"`
+}
+
+// thingOf returns the URI of the one resource of a server, and serverOf the server.
+func thingOf(server string) string { return "history://" + server + "/thing" }
+
+func serverOf(uri string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(uri, "history://"), "/thing")
 }
 
 func (m *message) params() (p params, err error) {
@@ -83,8 +101,8 @@ type call struct {
 	Progress int    `json:"progress,omitempty"` // how many notifications it sends
 	Ask      bool   `json:"ask,omitempty"`      // asks the client before it has its effect
 
-	// Of a register of the server, instead of nothing: get returns its value, set sets it to
-	// Value, and add counts it up by one and returns the sum.
+	// Instead of nothing, of a register of the server: get returns its value, set sets it to Value, and add counts
+	// it up by one and returns the sum. Touch updates the server's resource.
 	Do    string `json:"do,omitempty"`
 	Key   string `json:"key,omitempty"`
 	Value int    `json:"value,omitempty"`

@@ -79,7 +79,7 @@ func (j *judge) registers() {
 	of := map[string][]porcupine.Operation{}
 	clients := map[string]int{}
 	for _, r := range j.calls {
-		if r.op.Do == "" || len(r.effects) == 0 { // what had no effect did nothing
+		if r.op.Do == "" || r.op.Do == "touch" || len(r.effects) == 0 { // what had no effect did nothing
 			continue
 		}
 		if clients[r.client] == 0 {

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -75,6 +77,8 @@ type connection struct {
 	mu        sync.Mutex
 	running   map[string]*running     // by the id of the request
 	questions map[string]chan message // by the id of the question; each takes one reply
+	follows   bool                    // legacy: the client is subscribed to the resource
+	listens   map[string]bool         // modern: the ids of listens for it
 	asked     int
 }
 
@@ -84,7 +88,8 @@ type running struct {
 }
 
 func newConnection(s *server, send func(string, *message)) *connection {
-	return &connection{server: s, send: send, running: map[string]*running{}, questions: map[string]chan message{}}
+	return &connection{server: s, send: send, running: map[string]*running{}, questions: map[string]chan message{},
+		listens: map[string]bool{}}
 }
 
 // handle takes a message. A request is answered by a goroutine of its own; done is closed then.
@@ -143,7 +148,7 @@ func (c *connection) answer(m *message, p params) {
 		c.reply(m, nil, object{"code": -32601, "message": "Method not found"})
 		return
 	}
-	capabilities := object{"tools": object{}}
+	capabilities := object{"tools": object{}, "resources": object{"subscribe": true}}
 	result := object{}
 	if c.modern {
 		result = object{"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
@@ -158,12 +163,56 @@ func (c *connection) answer(m *message, p params) {
 		result["capabilities"] = capabilities
 	case "tools/list":
 		result["tools"] = []object{{"name": tool, "inputSchema": object{"type": "object"}}}
+	case "resources/list":
+		result["resources"] = []object{{"uri": thingOf(c.name), "name": "thing"}}
+	case "resources/templates/list":
+		result["resourceTemplates"] = []object{}
+	case "resources/subscribe", "resources/unsubscribe":
+		c.journal.add(Subscription, "", m.Method+" "+p.URI)
+		if p.URI != thingOf(c.name) {
+			c.reply(m, nil, object{"code": -32002, "message": "Resource not found"})
+			return
+		}
+		c.mu.Lock()
+		c.follows = m.Method == "resources/subscribe"
+		c.mu.Unlock()
+	case "subscriptions/listen":
+		c.listen(m, p)
+		return // it ends when it is cancelled
 	case "ping":
 	default:
 		c.reply(m, nil, object{"code": -32601, "message": "Method not found"})
 		return
 	}
 	c.reply(m, result, nil)
+}
+
+// listen opens a listen of the modern era.
+func (c *connection) listen(m *message, p params) {
+	c.journal.add(Subscription, "", m.Method+" "+strings.Join(p.Notifications.ResourceSubscriptions, " "))
+	var honoured notifications
+	if slices.Contains(p.Notifications.ResourceSubscriptions, thingOf(c.name)) {
+		honoured.ResourceSubscriptions = []string{thingOf(c.name)}
+		c.mu.Lock()
+		c.listens[string(m.ID)] = true
+		c.mu.Unlock()
+	}
+	c.send(string(m.ID), &message{Method: "notifications/subscriptions/acknowledged", Params: encode(object{
+		"notifications": honoured, "_meta": object{metaSubscription: m.ID}})})
+}
+
+// update tells the client that the resource has changed, because of a call.
+func (c *connection) update(nonce string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	update := object{"uri": thingOf(c.name), "cause": nonce}
+	if c.follows {
+		c.send("", &message{Method: "notifications/resources/updated", Params: encode(update)})
+	}
+	for id := range c.listens {
+		update["_meta"] = object{metaSubscription: json.RawMessage(id)}
+		c.send(id, &message{Method: "notifications/resources/updated", Params: encode(update)})
+	}
 }
 
 // tool is the name of the tool.
@@ -225,6 +274,10 @@ func (c *connection) effect(a call) (int, error) {
 	}
 	if c.fault == "forget a write" && a.Do != "get" && planted(a.Nonce) {
 		a.Do = "get"
+	}
+	if a.Do == "touch" {
+		c.update(a.Nonce)
+		return 0, nil
 	}
 	return c.register.apply(a)
 }
@@ -295,6 +348,7 @@ func (c *connection) end() {
 // cancel cancels a request.
 func (c *connection) cancel(id string) {
 	c.mu.Lock()
+	delete(c.listens, id)
 	r := c.running[id]
 	if c.fault == "cancel another" {
 		for other := range c.running {

@@ -44,6 +44,9 @@ type world struct {
 // have "modern" in their name.
 var servers = []string{"own", "common", "modern-common", "remote", "modern-remote", "far", "far-common"}
 
+// followed are the servers to whose resource clients subscribe.
+var followed = []string{"common", "modern-common", "far-common"}
+
 // principals are the clients' tokens, by which the proxy knows them.
 var principals = []string{"anna", "bert"}
 
@@ -60,7 +63,7 @@ func (w *world) url() string { return "http://" + w.address }
 // plan is the next operation of a client.
 func (w *world) plan(random *rand.Rand, nonce string) *operation {
 	o := &operation{Server: pick(random, servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
-	switch random.IntN(10) {
+	switch random.IntN(11) {
 	case 0:
 		return &operation{call: call{Nonce: nonce}} // a list
 	case 1, 2:
@@ -70,9 +73,11 @@ func (w *world) plan(random *rand.Rand, nonce string) *operation {
 	case 4:
 		o.Ask = true
 	case 5, 6, 7:
-		o.Server = pick(random, []string{"common", "modern-common", "far-common"})
+		o.Server = pick(random, followed)
 		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
 	case 8:
+		o.Server, o.Do = pick(random, followed), "touch"
+	case 9:
 		o.MS = 200 + random.IntN(800)
 	}
 	return o
