@@ -201,7 +201,7 @@ func TestBadControlHello(t *testing.T) {
 			near, far := tcpPair(t)
 			var log syncBuffer
 			ended := make(chan error, 1)
-			s := &Server{Handle: echo, HelloTimeout: 500 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))}
+			s := &Server{Handle: echo, HelloTimeout: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
 			go func() { ended <- s.Serve(t.Context(), far) }()
 			session, err := yamux.Client(near, newConfig(orDiscard(nil), false))
 			if err != nil {
@@ -249,7 +249,7 @@ func TestHostHangsInHello(t *testing.T) {
 	t.Parallel()
 	near, far := tcpPair(t)
 	go rawHost(t, far, string(pickedLine(1)))
-	c := &Client{HelloTimeout: 100 * time.Millisecond}
+	c := &Client{HelloTimeout: 3 * time.Second} // in which a busy machine brings the link up
 	ended := make(chan error, 1)
 	go func() { ended <- c.Serve(context.Background(), near) }()
 	_, err := c.Open(t.Context(), hello)
