@@ -33,7 +33,7 @@ func TestD14_DeadWithoutTraffic(t *testing.T) {
 	start := time.Now()
 	n.set(new(toxics.TimeoutToxic), new(toxics.TimeoutToxic))
 	await(t, r.lost)
-	if took := time.Since(start); took < quick.Dead-quick.Every || took > 10*quick.Dead {
+	if took := time.Since(start); took < quick.Dead/2 || took > 10*quick.Dead { // the last beat may have come late
 		t.Errorf("found dead after %v", took)
 	}
 	for range 2 {

@@ -116,7 +116,7 @@ func TestIsConn(t *testing.T) {
 	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
 		far := newFarSide(true)
-		s := &Server{Name: "up", URL: far.URL, SSE: true, StopGrace: time.Second}
+		s := &Server{Name: "up", URL: far.URL, SSE: true, StopGrace: 10 * time.Second} // to post all, on any machine
 		near, err := s.Dial(context.Background())
 		if err != nil {
 			t.Fatal(err)
