@@ -242,7 +242,8 @@ func (c *client) take(m *message) {
 	case m.Method == "notifications/progress":
 		p, _ := m.params()
 		c.rec.add(c.name, Progress, p.nonce(), fmt.Sprintf("%d %s", p.Progress, p.Message))
-	case m.Method == "notifications/tools/list_changed", m.Method == "notifications/cancelled": // of a question
+	case m.Method == "notifications/tools/list_changed", m.Method == "notifications/resources/list_changed":
+	case m.Method == "notifications/cancelled": // of a question
 	case m.Method == "ping":
 		c.wire.send(&message{ID: m.ID, Result: json.RawMessage(`{}`)})
 	default:
