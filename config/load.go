@@ -63,7 +63,7 @@ type loader struct {
 // commas.
 var formats = map[string]string{".yaml": "yaml", ".yml": "yml", ".json": "json", ".jsonc": "json", ".toml": "toml"}
 
-// extensions are those of the files that find searches for.
+// extensions are the file name extensions that find looks for.
 var extensions = []string{".yaml", ".yml", ".json", ".toml"}
 
 // find sets the file to read. It reports false if there is none.

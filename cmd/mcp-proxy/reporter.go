@@ -35,7 +35,7 @@ type reporter struct {
 	told   []string                // events that trials have reported, the newest last
 	try    func([]config.Upstream) // set by begin, until its stop
 
-	upstreams map[string]config.Upstream // those of the configuration that were tried
+	upstreams map[string]config.Upstream // upstreams of the configuration that were tried
 	linked    map[string]bool            // names of those behind links that were tried
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -213,4 +214,25 @@ func counts(of map[string]int) string {
 		all = append(all, fmt.Sprintf("%d %s", of[name], name))
 	}
 	return strings.Join(all, ", ")
+}
+
+// show returns the part of a history that an anomaly is about, in order of time.
+func show(a Anomaly, events []Event) []Event {
+	var shown []Event
+	first, last := int64(0), int64(0)
+	for _, e := range events {
+		if slices.Contains(a.Of, e.Of) && e.Of != "" {
+			first, last = cmp.Or(first, e.At), e.At
+		}
+	}
+	for _, e := range events {
+		client, _, _ := strings.Cut(a.Of[0], ":")
+		switch {
+		case slices.Contains(a.Of, e.Of) && e.Of != "",
+			(e.By == client || slices.Contains(a.Of, e.By)) && e.Of == "",
+			e.What == Fault && e.At > first-int64(10*time.Second) && e.At < last+int64(time.Second):
+			shown = append(shown, e)
+		}
+	}
+	return shown
 }

@@ -40,8 +40,8 @@ type world struct {
 	processes map[string]*process
 }
 
-// servers are the upstreams, and how they are reached. Those of the legacy era and those of the modern one
-// have "modern" in their name.
+// servers are the names of the upstreams. Those that begin with "modern-" speak the modern era, the others the
+// legacy one.
 var servers = []string{"own", "common", "modern-common", "remote", "modern-remote", "far", "far-common"}
 
 // followed are the servers to whose resource clients subscribe.

@@ -26,7 +26,7 @@ type Call struct {
 	Room  *jsonrpc.Room // in the queue; nil for the Peer's own
 
 	// Done is called once, with the response or with the end of the Peer, but not if Cancel or Take
-	// has taken the call. If it is nil nobody waits.
+	// has taken the call. If it is nil, the answer is not wanted.
 	Done func(answer *jsonrpc.Message, lost *Lost)
 
 	// Progress is called with each progress notification of the call. at is the position of the

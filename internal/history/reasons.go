@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// allowed are the faults that explain a cause, by how its text begins.
+var allowed = map[string][]string{
+	"signal: ":      {"kill server", "restart", "kill host", "kill proxy", "reload"},
+	"stdin closed":  {"kill", "restart", "reload"},
+	"stdout closed": {"kill", "restart", "reload"},
+	"exit status":   {"kill", "restart", "reload", "take descriptors"},
+	"start failed":  {"kill", "restart", "take descriptors", "cut", "half-open", "corrupt", "stop", "reload"},
+	"start timeout": {"stop", "half-open", "delay", "slice"},
+	"link lost": {"cut link", "kill host", "restart host", "stop host", "half-open link", "corrupt link", "delay link",
+		"slice link", "take descriptors", "restart proxy"},
+	"host stopped":       {"restart host", "restart proxy"},
+	"no answer to pings": {"stop host", "half-open link", "delay link", "slice link"},
+	"connection":         {"kill", "cut", "half-open", "stop", "restart", "take descriptors", "withdraw token"},
+	"connect":            {"kill", "cut", "half-open", "stop", "restart", "take descriptors"},
+	"stream ended":       {"kill", "cut", "half-open", "restart"},
+	"request failed":     {"kill", "cut", "half-open", "restart", "take descriptors"},
+	"HTTP 404":           {"kill remote"},
+	"HTTP 503":           {"restart proxy", "take descriptors"},
+	"bad answer":         {"corrupt"},
+	"initialize refused": {"restart proxy", "withdraw token"},
+	"HTTP 401":           {"withdraw token"},
+	"upstream changed":   {"reload", "withdraw token"},
+	"token withdrawn":    {"withdraw token"},
+	"not opened in time": {"stop host", "half-open link", "delay link", "slice link", "take descriptors"},
+	"closed":             {"kill", "cut", "restart"},
+	"WebSocket":          {"restart proxy", "kill proxy", "withdraw token"},
+}
+
+// reasons judges that an error has a reason: it names an event that was logged, and a cause that the nemesis is.
+func (j *judge) reasons(r *record) {
+	for _, o := range r.outcomes {
+		if o.What != Failed {
+			continue
+		}
+		f := readFailure(o)
+		switch over := j.clients[r.client].over; {
+		case over > 0 && over < o.At, r.cancel != nil && f.Code == -32800:
+		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
+			strings.HasPrefix(j.clients[r.client].kind, "modern")):
+		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
+		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&
+			j.happened(o.At, "restart proxy", "withdraw token"): // its own
+		case f.Data.Phase == "not_sent" && strings.Contains(f.Message, "has not connected yet"): // nothing has ended
+		case f.Data.Reason == "" || f.Data.Event == "" && f.Data.Reason == "connection_closed":
+			j.found(6, fmt.Sprintf("%s got an error without a reason or an event: %s", r.nonce, o.Text), r.nonce)
+		case f.Data.Event != "" && !bytes.Contains(j.logs, []byte(f.Data.Event)) && !j.killedAfter(r, o.At):
+			j.found(6, fmt.Sprintf("%s got the event %s, which no log has", r.nonce, f.Data.Event), r.nonce)
+		case !j.explained(f.Data.Cause, o.At):
+			j.found(6, fmt.Sprintf("%s got the cause %q, which nothing explains: %s", r.nonce, f.Data.Cause, o.Text), r.nonce)
+		}
+	}
+}
+
+// killedAfter reports whether a proxy that may have answered was killed before it gathered for one line what
+// failed together, which takes 5 s at most.
+func (j *judge) killedAfter(r *record, at int64) bool {
+	soon := at + int64(6*time.Second)
+	client := j.clients[r.client]
+	return strings.HasSuffix(client.kind, "stdio") && client.why.Text == "vanish" && client.over < soon ||
+		slices.ContainsFunc(j.faults, func(e Event) bool {
+			return (strings.HasPrefix(e.Text, "kill proxy") || strings.HasPrefix(e.Text, "kill host")) && e.At > at && e.At < soon
+		})
+}
+
+func (j *judge) explained(cause string, at int64) bool {
+	for begin, faults := range allowed {
+		if strings.HasPrefix(cause, begin) && j.happened(at, faults...) {
+			return true
+		}
+	}
+	return false
+}
