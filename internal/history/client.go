@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -49,14 +48,6 @@ func dialModernHTTP(w *world, token string, to receiver) (wire, error) {
 func dialPipes(w *world, token string, to receiver) (wire, error) {
 	return runPipes([]string{w.binary, "connect", "ws://" + w.address + "/ws", "--header", "Authorization: Bearer " + token,
 		"--log-format", "json", "--log-level", "debug"}, filepath.Join(w.dir, "connect.log"), to)
-}
-
-// An operation is what a client asks for: a call of a server, or its list of tools.
-type operation struct {
-	Server string `json:"server"` // "" for a list
-	call
-
-	CancelAfter time.Duration `json:"cancelAfter,omitempty"` // 0: it is not cancelled
 }
 
 // A client is one that joined, with a name that no other has. Its goroutines end in leave.
@@ -356,61 +347,3 @@ func (c *client) leave(how string) {
 	c.rec.add(c.name, Gone, "", "")
 	c.end()
 }
-
-// A slot is where one client comes after the other. Each is a plan that a seed gives.
-type slot struct {
-	world *world
-	phase int
-	index int
-}
-
-// run lets clients come and go until ctx is done; then the last one leaves when its operations have ended.
-func (s *slot) run(ctx context.Context) {
-	for n := 0; ctx.Err() == nil; n++ {
-		random := rand.New(rand.NewPCG(s.world.seed, uint64(s.phase)<<40|uint64(s.index)<<24|uint64(n)))
-		k := &kinds[(s.index+n)%len(kinds)]
-		c := join(s.world, fmt.Sprintf("c%d.%d.%d", s.phase, n, s.index), k, s.world.token(s.index))
-		if c == nil {
-			sleep(ctx, 100*time.Millisecond)
-			continue
-		}
-		s.live(ctx, c, random)
-	}
-}
-
-// live sends the operations of a client, some at once, and leaves.
-func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
-	how := pick(random, c.kind.leaves)
-	abrupt := random.IntN(3) == 0 // leaves with operations open
-	var doing sync.WaitGroup
-	room := make(chan struct{}, 1+random.IntN(6)) // operations at once
-	for i := range 10 + random.IntN(60) {
-		o := s.world.plan(random, fmt.Sprintf("%s:%d", c.name, i))
-		select {
-		case room <- struct{}{}:
-		case <-c.over.Done():
-		}
-		if ctx.Err() != nil || c.over.Err() != nil {
-			break
-		}
-		doing.Go(func() {
-			c.do(o)
-			<-room
-		})
-		sleep(ctx, time.Duration(random.IntN(20))*time.Millisecond)
-	}
-	if !abrupt || ctx.Err() != nil {
-		doing.Wait()
-	}
-	c.leave(how)
-	doing.Wait()
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] }

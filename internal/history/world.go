@@ -60,29 +60,6 @@ func principalOf(client string) string {
 
 func (w *world) url() string { return "http://" + w.address }
 
-// plan is the next operation of a client.
-func (w *world) plan(random *rand.Rand, nonce string) *operation {
-	o := &operation{Server: pick(random, servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
-	switch random.IntN(11) {
-	case 0:
-		return &operation{call: call{Nonce: nonce}} // a list
-	case 1, 2:
-		o.Progress = 1 + random.IntN(5)
-	case 3:
-		o.MS, o.CancelAfter = 10_000, time.Duration(1+random.IntN(100))*time.Millisecond
-	case 4:
-		o.Ask = true
-	case 5, 6, 7:
-		o.Server = pick(random, followed)
-		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
-	case 8:
-		o.Server, o.Do = pick(random, followed), "touch"
-	case 9:
-		o.MS = 200 + random.IntN(800)
-	}
-	return o
-}
-
 // newWorld starts everything. The directory is left to the caller.
 func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
 	self, err := os.Executable()

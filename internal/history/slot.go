@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// An operation is what a client asks for: a call of a server, or its list of tools.
+type operation struct {
+	Server string `json:"server"` // "" for a list
+	call
+
+	CancelAfter time.Duration `json:"cancelAfter,omitempty"` // 0: it is not cancelled
+}
+
+// A slot is where one client comes after the other. Each is a plan that a seed gives.
+type slot struct {
+	world *world
+	phase int
+	index int
+}
+
+// run lets clients come and go until ctx is done; then the last one leaves when its operations have ended.
+func (s *slot) run(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		random := rand.New(rand.NewPCG(s.world.seed, uint64(s.phase)<<40|uint64(s.index)<<24|uint64(n)))
+		k := &kinds[(s.index+n)%len(kinds)]
+		c := join(s.world, fmt.Sprintf("c%d.%d.%d", s.phase, n, s.index), k, s.world.token(s.index))
+		if c == nil {
+			sleep(ctx, 100*time.Millisecond)
+			continue
+		}
+		s.live(ctx, c, random)
+	}
+}
+
+// live sends the operations of a client, some at once, and leaves.
+func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
+	how := pick(random, c.kind.leaves)
+	abrupt := random.IntN(3) == 0 // leaves with operations open
+	var doing sync.WaitGroup
+	room := make(chan struct{}, 1+random.IntN(6)) // operations at once
+	for i := range 10 + random.IntN(60) {
+		o := s.world.plan(random, fmt.Sprintf("%s:%d", c.name, i))
+		select {
+		case room <- struct{}{}:
+		case <-c.over.Done():
+		}
+		if ctx.Err() != nil || c.over.Err() != nil {
+			break
+		}
+		doing.Go(func() {
+			c.do(o)
+			<-room
+		})
+		sleep(ctx, time.Duration(random.IntN(20))*time.Millisecond)
+	}
+	if !abrupt || ctx.Err() != nil {
+		doing.Wait()
+	}
+	c.leave(how)
+	doing.Wait()
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] }
+
+// plan is the next operation of a client.
+func (w *world) plan(random *rand.Rand, nonce string) *operation {
+	o := &operation{Server: pick(random, servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
+	switch random.IntN(11) {
+	case 0:
+		return &operation{call: call{Nonce: nonce}} // a list
+	case 1, 2:
+		o.Progress = 1 + random.IntN(5)
+	case 3:
+		o.MS, o.CancelAfter = 10_000, time.Duration(1+random.IntN(100))*time.Millisecond
+	case 4:
+		o.Ask = true
+	case 5, 6, 7:
+		o.Server = pick(random, followed)
+		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
+	case 8:
+		o.Server, o.Do = pick(random, followed), "touch"
+	case 9:
+		o.MS = 200 + random.IntN(800)
+	}
+	return o
+}

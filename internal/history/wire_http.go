@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// posts are Streamable HTTP of either era: a POST for each message. The wire ends by itself
+// when the server does not know its session.
+type posts struct {
+	url    string
+	token  string
+	modern bool
+	to     receiver
+	client *http.Client
+	all    context.Context // of all POSTs
+	drop   context.CancelCauseFunc
+	done   sync.WaitGroup // POSTs
+
+	mu      sync.Mutex
+	session string
+	open    map[string]context.CancelFunc // requests, by id
+	over    sync.Once                     // tells the receiver of the end
+}
+
+func newPosts(url, token string, modern bool, to receiver) *posts {
+	w := &posts{url: url, token: token, modern: modern, to: to, open: map[string]context.CancelFunc{}}
+	w.client = &http.Client{Transport: &http.Transport{}}
+	w.all, w.drop = context.WithCancelCause(context.Background())
+	return w
+}
+
+func (w *posts) send(m *message) {
+	id, isRequest := string(m.ID), m.isRequest()
+	if w.modern && !isRequest {
+		return // that era has none of these over HTTP
+	}
+	body := m.bytes()
+	ctx, cancel := context.WithCancel(w.all)
+	if isRequest {
+		w.mu.Lock()
+		w.open[id] = cancel
+		w.mu.Unlock()
+	}
+	name := ""
+	if p, err := m.params(); err == nil {
+		name = p.Name
+	}
+	w.done.Go(func() {
+		defer cancel()
+		answered, err := w.post(ctx, body, w.header(m.Method, name))
+		if err != nil && ctx.Err() == nil {
+			w.end(fmt.Errorf("POST %s: %w", m.Method, err))
+		} else if isRequest && !answered && ctx.Err() == nil {
+			w.to.refused(id, "the response ends without an answer")
+		}
+	})
+}
+
+func (w *posts) header(method, name string) http.Header {
+	h := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Authorization": {"Bearer " + w.token}}
+	if w.modern {
+		h["Mcp-Protocol-Version"], h["Mcp-Method"] = []string{modernVersion}, []string{method}
+		if name != "" {
+			h["Mcp-Name"] = []string{name}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session != "" {
+		h["Mcp-Session-Id"] = []string{w.session}
+	}
+	return h
+}
+
+// post returns whether a response was among the messages that it received.
+func (w *posts) post(ctx context.Context, body []byte, header http.Header) (answered bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+	if err != nil {
+		return false, err
+	}
+	req.Header = header
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+		w.mu.Lock()
+		w.session = id
+		w.mu.Unlock()
+	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return readEvents(linesOf(resp.Body), w.to)
+	}
+	text, err := io.ReadAll(resp.Body)
+	var m message
+	switch {
+	case err != nil || resp.StatusCode == http.StatusAccepted:
+		return false, err
+	case json.Unmarshal(text, &m) == nil && m.ID != nil && string(m.ID) != "null":
+		w.to.receive(&m)
+		return true, nil
+	default:
+		return false, fmt.Errorf("HTTP %d: %s", resp.StatusCode, text)
+	}
+}
+
+// readEvents reads messages, each in one line of an event, and returns whether a response was among them.
+func readEvents(lines *bufio.Scanner, to receiver) (answered bool, err error) {
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && text != "" {
+			var m message
+			answered = json.Unmarshal([]byte(text), &m) == nil && m.isResponse() || answered
+			arrived(to, []byte(text))
+		}
+	}
+	return answered, lines.Err()
+}
+
+func (w *posts) end(err error) { w.over.Do(func() { w.to.ended(err) }) }
+
+func (w *posts) cancel(id string) {
+	if !w.modern {
+		notifyCancelled(w, id)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if stop := w.open[id]; stop != nil {
+		stop()
+	}
+}
+
+// leave with "vanish" leaves a session of the legacy era to its expiry.
+func (w *posts) leave(how string) {
+	if how != "vanish" && !w.modern {
+		req, err := http.NewRequestWithContext(w.all, http.MethodDelete, w.url, nil)
+		if err == nil {
+			req.Header = w.header("", "")
+			if resp, err := w.client.Do(req); err == nil {
+				resp.Body.Close()
+				w.done.Wait() // each POST has an end
+			}
+		}
+	}
+	w.drop(errors.New("left"))
+	w.done.Wait()
+	w.client.CloseIdleConnections()
+	w.end(io.EOF)
+}
+
+// An eventStream is the transport of 2024-11-05: one stream down, POSTs up, one after the other.
+type eventStream struct {
+	*posts
+	up chan *message // to post; never closed
+}
+
+func openEventStream(url, token string, to receiver) (wire, error) {
+	w := eventStream{newPosts(url+"/sse", token, false, to), make(chan *message, 100)}
+	req, err := http.NewRequestWithContext(w.all, http.MethodGet, w.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header = w.header("", "")
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	lines := linesOf(resp.Body)
+	for lines.Scan() {
+		if path, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			w.url = url + "/" + strings.TrimPrefix(path, "/")
+			break
+		}
+	}
+	w.done.Go(func() {
+		defer resp.Body.Close()
+		_, err := readEvents(lines, to)
+		w.end(errors.Join(err, io.EOF))
+	})
+	w.done.Go(w.run)
+	return w, nil
+}
+
+func (w eventStream) send(m *message) {
+	select {
+	case w.up <- m:
+	case <-w.all.Done():
+	}
+}
+
+func (w eventStream) run() {
+	for {
+		select {
+		case m := <-w.up:
+			if _, err := w.post(w.all, m.bytes(), w.header(m.Method, "")); err != nil && w.all.Err() == nil {
+				w.end(fmt.Errorf("POST %s: %w", m.Method, err))
+			}
+		case <-w.all.Done():
+			return
+		}
+	}
+}
+
+func (w eventStream) cancel(id string) { notifyCancelled(w, id) }
+
+func (w eventStream) leave(string) { w.posts.leave("vanish") }
