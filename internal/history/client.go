@@ -79,7 +79,7 @@ func join(w *world, name string, k *kind, token string) *client {
 	var err error
 	if c.wire, err = k.dial(w, token, c); err == nil && !k.modern {
 		c.wire.send(&message{ID: json.RawMessage(`"hello"`), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,
-			"capabilities": object{"elicitation": object{}}, "clientInfo": object{"name": name, "version": "1"}})})
+			"capabilities": abilities, "clientInfo": object{"name": name, "version": "1"}})})
 		select {
 		case ok := <-c.hello:
 			if ok {
@@ -126,10 +126,13 @@ func (c *client) follow() {
 	}
 }
 
+// abilities are what clients can be asked.
+var abilities = object{"elicitation": object{}, "sampling": object{}}
+
 // meta is what each request of a modern client has.
 func (c *client) meta() object {
 	return object{metaVersion: modernVersion, metaClient: object{"name": c.name, "version": "1"},
-		metaCapabilities: object{"elicitation": object{}}}
+		metaCapabilities: abilities}
 }
 
 // do sends an operation and waits for its outcome, or the end of the client. A cancelled operation
@@ -228,7 +231,7 @@ func (c *client) take(m *message) {
 		for _, uri := range p.Notifications.ResourceSubscriptions {
 			c.rec.add(c.name, Follows, "", serverOf(uri))
 		}
-	case m.Method == "elicitation/create" && m.isRequest():
+	case (m.Method == elicitation || m.Method == sampling) && m.isRequest():
 		c.question(m)
 	case m.Method == "notifications/progress":
 		p, _ := m.params()
@@ -256,12 +259,8 @@ func (c *client) subscribed(m *message) bool {
 // question answers what the client is asked with the nonce of the call that asks.
 func (c *client) question(m *message) {
 	p, _ := m.params()
-	c.rec.add(c.name, Question, p.Message, "")
-	c.wire.send(&message{ID: m.ID, Result: encode(accept(p.Message))})
-}
-
-func accept(nonce string) object {
-	return object{"action": "accept", "content": object{"nonce": nonce}}
+	c.rec.add(c.name, Question, p.asker(), m.Method)
+	c.wire.send(&message{ID: m.ID, Result: encode(answerTo(&p))})
 }
 
 func (c *client) response(m *message) {
@@ -280,7 +279,7 @@ func (c *client) response(m *message) {
 		ResultType        string
 		StructuredContent json.RawMessage
 		RequestState      string
-		InputRequests     map[string]struct{ Params params }
+		InputRequests     map[string]message
 		Tools             []struct{ Name string }
 	}
 	if err := json.Unmarshal(m.Result, &r); err != nil {
@@ -291,8 +290,9 @@ func (c *client) response(m *message) {
 	case r.ResultType == "input_required":
 		replies := object{}
 		for key, q := range r.InputRequests {
-			c.rec.add(c.name, Question, q.Params.Message, "")
-			replies[key] = accept(q.Params.Message)
+			p, _ := q.params()
+			c.rec.add(c.name, Question, p.asker(), q.Method)
+			replies[key] = answerTo(&p)
 		}
 		c.request(o, object{"inputResponses": replies, "requestState": r.RequestState})
 	case o.Server == "":

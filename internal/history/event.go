@@ -33,7 +33,7 @@ const (
 	Failed   What = "failed"   // got an error [the error object]
 	Cancel   What = "cancel"   // is about to cancel, or has done so ["sent"]
 	Progress What = "progress" // got progress [its number and message]
-	Question What = "question" // was asked something [the message]
+	Question What = "question" // was asked something [the method]
 	Follows  What = "follows"  // is subscribed to the thing of a server [the server]
 	Updated  What = "updated"  // got an update of the thing of a server [the server], which the operation caused
 	Left     What = "left"     // is about to leave [in which way]
@@ -44,9 +44,9 @@ const (
 
 // What servers do.
 const (
-	Began     What = "began" // a request [the tool]
-	Asked     What = "asked" // its client something
-	Replied   What = "replied"
+	Began     What = "began"     // a request [the tool]
+	Asked     What = "asked"     // its client something
+	Replied   What = "replied"   // got the reply [the nonce in it]
 	Effect    What = "effect"    // did what the call asks for, once
 	Ended     What = "ended"     // is about to answer
 	Cancelled What = "cancelled" // a request was cancelled

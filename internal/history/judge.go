@@ -44,6 +44,7 @@ type record struct {
 	updated   []Event // by any client that follows
 	began     []Event // servers', from here on
 	effects   []Event
+	replied   []Event
 	ended     []Event
 	stopped   []Event // cancellations
 }
@@ -160,6 +161,8 @@ func (r *record) add(e Event, j *judge) {
 		r.began = append(r.began, e)
 	case Effect:
 		r.effects = append(r.effects, e)
+	case Replied:
+		r.replied = append(r.replied, e)
 	case Ended:
 		r.ended = append(r.ended, e)
 	case Cancelled:
@@ -222,7 +225,7 @@ func (j *judge) execution(r *record) {
 	if o.What == Result && len(r.effects) == 0 && !unanswered(r, o) {
 		j.found(2, r.nonce+" has a result and was not executed", r.nonce)
 	}
-	if readFailure(o).Data.Phase == "not_sent" && len(r.effects)+len(r.began) > 0 && !r.op.Ask {
+	if readFailure(o).Data.Phase == "not_sent" && len(r.effects)+len(r.began) > 0 && r.op.Ask == "" {
 		j.found(2, r.nonce+" was executed and its error says not_sent", r.nonce)
 	}
 }
@@ -230,7 +233,7 @@ func (j *judge) execution(r *record) {
 // unanswered reports whether an outcome is the tool error of a call whose question the client, which is leaving, did
 // not answer: a server of the modern era asks by a result, and goes on only with the answer.
 func unanswered(r *record, o Event) bool {
-	return r.op.Ask && strings.HasPrefix(r.op.Server, "modern") && strings.Contains(o.Text, `"isError":true`)
+	return r.op.Ask != "" && strings.HasPrefix(r.op.Server, "modern") && strings.Contains(o.Text, `"isError":true`)
 }
 
 // A failure is an error of the proxy.
@@ -259,7 +262,7 @@ func (j *judge) belongings(r *record) {
 		}
 		var a answer
 		if err := json.Unmarshal([]byte(o.Text), &a); err != nil || a.Nonce != r.nonce ||
-			!strings.HasPrefix(a.Server, r.op.Server+"/") || r.op.Ask && a.Reply != r.nonce {
+			!strings.HasPrefix(a.Server, r.op.Server+"/") || r.op.Ask != "" && a.Reply != r.nonce {
 			j.found(3, fmt.Sprintf("%s to %s got %s", r.nonce, r.op.Server, o.Text), r.nonce, a.Nonce)
 		}
 	}
@@ -268,9 +271,7 @@ func (j *judge) belongings(r *record) {
 			j.found(3, fmt.Sprintf("%s got the progress of %s", r.nonce, of), r.nonce, of)
 		}
 	}
-	if len(r.asked) > 1 || len(r.asked) > 0 && !r.op.Ask {
-		j.found(3, fmt.Sprintf("%s was asked %d times", r.nonce, len(r.asked)), r.nonce)
-	}
+	j.questions(r)
 	for _, e := range slices.Concat(r.began, r.effects) {
 		if !strings.HasPrefix(e.By, r.op.Server+"/") {
 			j.found(3, fmt.Sprintf("%s to %s came to %s", r.nonce, r.op.Server, e.By), r.nonce)

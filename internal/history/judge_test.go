@@ -20,6 +20,8 @@ func TestJudge(t *testing.T) {
 	const (
 		join  = "c0 join - WebSocket\nc1 join - stdio\n"
 		sent  = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
+		asks  = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
+		told  = "c0 result a " + `{"nonce":"a","server":"common/1","reply":"a"}` + "\n"
 		runs  = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
 		good  = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
 		lost  = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
@@ -48,6 +50,10 @@ func TestJudge(t *testing.T) {
 		{"an event that no log has", join + sent + "nemesis fault - kill server common\n" + strings.Replace(lostIn, "e1", "e2", 1), []int{6}},
 		{"another's result", join + sent + runs + strings.Replace(good, `"a"`, `"b"`, 1), []int{3}},
 		{"another server's result", join + sent + runs + strings.Replace(good, "common/1", "own/1", 1), []int{3}},
+		{"a question", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a a\n" + runs + told, nil},
+		{"another question", join + asks + "c0 question a elicitation/create\ncommon/1 replied a a\n" + runs + told, []int{3}},
+		{"another's reply", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a b\n" + runs + told, []int{3}},
+		{"a reply that nobody gave", join + asks + "common/1 replied a a\n" + runs + told, []int{3}},
 		{"progress of another", join + sent + "c1 progress a 1 a\n" + runs + good, []int{3}},
 		{"progress after the answer", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good + "c0 progress a 1 a", []int{5}},
 		{"progress that is missing", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good, []int{5}},

@@ -62,7 +62,10 @@ type params struct {
 	RequestID     json.RawMessage `json:"requestId,omitempty"`     // of a cancellation
 	ProgressToken json.RawMessage `json:"progressToken,omitempty"` // of progress; clients give a nonce
 	Progress      int             `json:"progress,omitempty"`
-	Message       string          `json:"message,omitempty"` // of progress and questions: the nonce of the call
+	Message       string          `json:"message,omitempty"` // of progress and elicitation: the nonce of the call
+	Messages      []struct {      // of sampling
+		Content struct{ Text string }
+	}
 
 	URI           string        `json:"uri,omitempty"`          // of a subscription, and of an update
 	Cause         string        `json:"cause,omitempty"`        // of an update: the nonce of the call, which is ours alone
@@ -99,7 +102,7 @@ type call struct {
 	Nonce    string `json:"nonce"`
 	MS       int    `json:"ms,omitempty"`       // how long it takes
 	Progress int    `json:"progress,omitempty"` // how many notifications it sends
-	Ask      bool   `json:"ask,omitempty"`      // asks the client before it has its effect
+	Ask      string `json:"ask,omitempty"`      // the method of the question that it asks its client before its effect
 
 	// Instead of nothing, of a register of the server: get returns its value, set sets it to Value, and add counts
 	// it up by one and returns the sum. Touch updates the server's resource.

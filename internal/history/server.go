@@ -229,7 +229,7 @@ func (c *connection) call(ctx context.Context, m *message, p params) {
 		}
 	}
 	reply := ""
-	if a.Ask {
+	if a.Ask != "" {
 		var goes bool
 		if reply, goes = c.ask(ctx, m, p); !goes {
 			return
@@ -280,60 +280,6 @@ func (c *connection) effect(a call) (int, error) {
 		return 0, nil
 	}
 	return c.register.apply(a)
-}
-
-// ask asks the client what the call is about. It returns false if the call is not to go on: it was cancelled,
-// or its client is to come back with the reply.
-func (c *connection) ask(ctx context.Context, m *message, p params) (reply string, goes bool) {
-	question := object{"message": p.Arguments.Nonce, "requestedSchema": object{"type": "object", "properties": object{}}}
-	if c.modern {
-		if p.RequestState != "" {
-			return contentOf(p.InputResponses["q"]), true
-		}
-		c.journal.add(Asked, p.Arguments.Nonce, "")
-		c.reply(m, object{"resultType": "input_required", "requestState": p.Arguments.Nonce,
-			"inputRequests": object{"q": object{"method": "elicitation/create", "params": question}}}, nil)
-		return "", false
-	}
-	c.mu.Lock()
-	c.asked++
-	id := fmt.Sprint(c.asked)
-	replied := make(chan message, 1)
-	c.questions[id] = replied
-	c.mu.Unlock()
-	c.journal.add(Asked, p.Arguments.Nonce, "")
-	c.send(string(m.ID), &message{ID: json.RawMessage(id), Method: "elicitation/create", Params: encode(question)})
-	select {
-	case <-ctx.Done():
-		return "", false
-	case r := <-replied:
-		c.journal.add(Replied, p.Arguments.Nonce, string(r.Result)+string(r.Error))
-		if r.Error != nil { // the client is gone
-			c.reply(m, nil, object{"code": -32603, "message": unasked})
-			return "", false
-		}
-		return contentOf(r.Result), true
-	}
-}
-
-// unasked is the error of a call whose question was refused. The proxy does that to a server of the legacy era on
-// stdio that several clients share, if it cannot tell whose call asks.
-const unasked = "the question was refused"
-
-// contentOf returns what the client of this program says in the reply to a question.
-func contentOf(reply json.RawMessage) string {
-	var r struct{ Content struct{ Nonce string } }
-	_ = json.Unmarshal(reply, &r) // a reply of another shape has no nonce
-	return r.Content.Nonce
-}
-
-func (c *connection) replied(m *message) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if q := c.questions[string(m.ID)]; q != nil {
-		delete(c.questions, string(m.ID))
-		q <- *m
-	}
 }
 
 // end cancels all requests.

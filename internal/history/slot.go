@@ -85,7 +85,7 @@ func (w *world) plan(random *rand.Rand, nonce string) *operation {
 	case 3:
 		o.MS, o.CancelAfter = 10_000, time.Duration(1+random.IntN(100))*time.Millisecond
 	case 4:
-		o.Ask = true
+		o.Ask = pick(random, []string{elicitation, sampling})
 	case 5, 6, 7:
 		o.Server = pick(random, followed)
 		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
