@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -76,31 +77,38 @@ func join(w *world, name string, k *kind, token string) *client {
 		wait: map[string]chan struct{}{}, hello: make(chan bool, 1)}
 	c.over, c.end = context.WithCancel(w.patience)
 	c.rec.add(name, Join, "", k.name)
-	var err error
-	if c.wire, err = k.dial(w, token, c); err == nil && !k.modern {
-		c.wire.send(&message{ID: json.RawMessage(`"hello"`), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,
-			"capabilities": abilities, "clientInfo": object{"name": name, "version": "1"}})})
-		select {
-		case ok := <-c.hello:
-			if ok {
-				c.wire.send(&message{Method: "notifications/initialized"})
-				c.follow()
-				return c
-			}
-			err = fmt.Errorf("initialize failed")
-		case <-c.over.Done():
-			return nil
-		}
-	}
-	if err != nil {
+	if err := c.connect(w, token); err != nil {
 		c.ended(err)
 		if c.wire != nil {
 			c.wire.leave("vanish")
 		}
+		c.rec.add(name, Gone, "", "")
 		return nil
 	}
 	c.follow()
 	return c
+}
+
+// connect dials, and in the legacy era initializes the session.
+func (c *client) connect(w *world, token string) (err error) {
+	if c.wire, err = c.kind.dial(w, token, c); err != nil || c.kind.modern {
+		return err
+	}
+	c.wire.send(&message{ID: json.RawMessage(`"hello"`), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,
+		"capabilities": abilities, "clientInfo": object{"name": c.name, "version": "1"}})})
+	select {
+	case ok := <-c.hello:
+		if !ok {
+			return errors.New("initialize failed")
+		}
+		c.wire.send(&message{Method: "notifications/initialized"})
+		return nil
+	case <-c.over.Done():
+		if w.patience.Err() != nil {
+			c.rec.add(c.name, Hangs, "", "for the outcome of initialize")
+		}
+		return errors.New("the connection ended before initialize had an outcome")
+	}
 }
 
 // follow subscribes to resources, if updates of them can come: over HTTP the legacy era has a stream for that, which

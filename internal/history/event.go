@@ -39,6 +39,7 @@ const (
 	Left     What = "left"     // is about to leave [in which way]
 	Gone     What = "gone"     // has left
 	Broken   What = "broken"   // its connection ended, and it did not do that [the error]
+	Hangs    What = "hangs"    // waits in vain [for what]; also the proxy, if it does not stop
 	Odd      What = "odd"      // got what belongs to nothing that it knows
 )
 
@@ -56,10 +57,11 @@ const (
 	Stopped      What = "stopped"      // its stdin ended
 )
 
-// Fault is what the nemesis does [what, to whom], and Quiet that all of its faults are over.
+// What the nemesis does.
 const (
-	Fault What = "fault"
-	Quiet What = "quiet"
+	Fault What = "fault" // begins with a fault [what, to whom]
+	Over  What = "over"  // has ended it [as there]
+	Quiet What = "quiet" // has ended all
 )
 
 func (e Event) String() string {
@@ -90,6 +92,26 @@ func (r *recorder) take() []Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Event(nil), r.events...)
+}
+
+// hang says of each client that is not gone what it waits for.
+func (r *recorder) hang() {
+	doing := map[string]string{}
+	for _, e := range r.take() {
+		switch e.What {
+		case Join:
+			doing[e.By] = "to connect"
+		case Sent:
+			doing[e.By] = "for outcomes"
+		case Left:
+			doing[e.By] = "to leave with " + e.Text
+		case Gone, Hangs:
+			delete(doing, e.By)
+		}
+	}
+	for client, what := range doing {
+		r.add(client, Hangs, "", what)
+	}
 }
 
 // A journal is the file of one server process. Each line is one write, so that a killed process

@@ -9,15 +9,6 @@ import (
 	"time"
 )
 
-// An Anomaly is a promise that a history breaks.
-type Anomaly struct {
-	Rule int      `json:"rule"` // the number of the promise, see doc.go
-	What string   `json:"what"`
-	Of   []string `json:"of"` // the nonces, clients and servers that it is about
-
-	picture func(file string) error // draws it; nil for none
-}
-
 // A judge looks at a whole history.
 type judge struct {
 	events []Event // in order of time
@@ -115,6 +106,9 @@ func (j *judge) read(e Event) {
 		return
 	case Follows:
 		put(&j.clients[e.By].follows, e.Text, e.At)
+		return
+	case Hangs:
+		j.found(1, fmt.Sprintf("%s waits in vain: %s", e.By, e.Text), e.By)
 		return
 	case Odd:
 		j.found(3, "a message that belongs to nothing: "+e.Text, e.By)

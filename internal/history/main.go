@@ -23,6 +23,9 @@ const (
 	// saying so is noticed in 3 s here, and what backs off tries again within 10 s.
 	patience = 30 * time.Second
 
+	// stopping is how long a client, or a process of the proxy, may take to end.
+	stopping = 10 * time.Second
+
 	// phase is how long clients and faults go on before everything becomes quiet.
 	phase = 15 * time.Second
 )
@@ -217,7 +220,16 @@ func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
 		w.rec.add("nemesis", Quiet, "", "")
 	}
 	late := time.AfterFunc(patience, w.giveUp)
-	clients.Wait()
-	late.Stop()
-	w.giveUp()
+	defer late.Stop()
+	defer w.giveUp()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		clients.Wait()
+	}()
+	select {
+	case <-gone:
+	case <-time.After(patience + stopping):
+		w.rec.hang()
+	}
 }

@@ -83,6 +83,7 @@ func (n *nemesis) run(ctx context.Context) {
 				if err := f.do(n.world, on, d); err != nil {
 					n.rec.add("nemesis", Fault, "", fmt.Sprintf("%s %s failed: %v", f.name, on, err))
 				}
+				n.rec.add("nemesis", Over, "", f.name+" "+on)
 			})
 		}
 		sleep(ctx, time.Duration(n.random.IntN(600))*time.Millisecond)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -172,13 +171,6 @@ func (r *report) write() error {
 	return nil
 }
 
-func (r *report) printAnomaly(to io.Writer, a Anomaly) {
-	fmt.Fprintf(to, "  promise %d: %s\n", a.Rule, a.What)
-	for _, e := range show(a, r.events) {
-		fmt.Fprintln(to, "   ", e)
-	}
-}
-
 // print prints what was done and seen, and the anomalies.
 func (r *report) print(to io.Writer) {
 	operations, faults := map[string]int{}, map[string]int{}
@@ -214,25 +206,4 @@ func counts(of map[string]int) string {
 		all = append(all, fmt.Sprintf("%d %s", of[name], name))
 	}
 	return strings.Join(all, ", ")
-}
-
-// show returns the part of a history that an anomaly is about, in order of time.
-func show(a Anomaly, events []Event) []Event {
-	var shown []Event
-	first, last := int64(0), int64(0)
-	for _, e := range events {
-		if slices.Contains(a.Of, e.Of) && e.Of != "" {
-			first, last = cmp.Or(first, e.At), e.At
-		}
-	}
-	for _, e := range events {
-		client, _, _ := strings.Cut(a.Of[0], ":")
-		switch {
-		case slices.Contains(a.Of, e.Of) && e.Of != "",
-			(e.By == client || slices.Contains(a.Of, e.By)) && e.Of == "",
-			e.What == Fault && e.At > first-int64(10*time.Second) && e.At < last+int64(time.Second):
-			shown = append(shown, e)
-		}
-	}
-	return shown
 }

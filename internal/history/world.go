@@ -175,11 +175,22 @@ func (w *world) process(name string) *process {
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// restart ends a process with a signal and starts it again.
-func (w *world) restart(name string, s syscall.Signal) error {
+// end ends a process with a signal, if that suffices.
+func (w *world) end(name string, s syscall.Signal) {
 	p := w.process(name)
 	p.signal(s)
-	<-p.done
+	select {
+	case <-p.done:
+	case <-time.After(stopping):
+		w.rec.add(name, Hangs, "", fmt.Sprintf("to end after %v", s))
+		p.signal(syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// restart ends a process with a signal and starts it again.
+func (w *world) restart(name string, s syscall.Signal) error {
+	w.end(name, s)
 	return w.start(name)
 }
 
@@ -216,13 +227,13 @@ func (w *world) ask(path string) ([]byte, error) {
 // stop ends everything, and waits for that.
 func (w *world) stop() {
 	for _, name := range []string{"proxy", "host", "remote", "modern-remote"} {
-		if p := w.process(name); p != nil {
-			if name == "proxy" || name == "host" {
-				p.signal(syscall.SIGTERM)
-			} else {
-				p.signal(syscall.SIGKILL)
-			}
-			<-p.done
+		if w.process(name) == nil {
+			continue
+		}
+		if name == "proxy" || name == "host" {
+			w.end(name, syscall.SIGTERM)
+		} else {
+			w.end(name, syscall.SIGKILL)
 		}
 	}
 	for _, n := range w.links {
