@@ -61,7 +61,7 @@ const (
 const (
 	Fault What = "fault" // begins with a fault [what, to whom]
 	Over  What = "over"  // has ended it [as there]
-	Quiet What = "quiet" // has ended all
+	Quiet What = "quiet" // has ended all [how long clients wait now]
 )
 
 func (e Event) String() string {

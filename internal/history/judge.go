@@ -18,6 +18,7 @@ type judge struct {
 	clients   map[string]*life
 	faults    []Event
 	quiet     int64
+	patience  time.Duration // from then on
 	anomalies []Anomaly
 }
 
@@ -103,6 +104,7 @@ func (j *judge) read(e Event) {
 		return
 	case Quiet:
 		j.quiet = e.At
+		j.patience, _ = time.ParseDuration(e.Text)
 		return
 	case Follows:
 		put(&j.clients[e.By].follows, e.Text, e.At)
@@ -204,7 +206,7 @@ func (l *life) halfClosed() bool {
 
 // waited reports whether a client has left only after it had waited for the outcome in vain.
 func (j *judge) waited(r *record, over int64) bool {
-	return j.quiet > 0 && over-max(j.quiet, r.sent) > int64(patience)-int64(time.Second)
+	return j.quiet > 0 && over-max(j.quiet, r.sent) > int64(j.patience-time.Second)
 }
 
 // execution judges how often the call was executed.

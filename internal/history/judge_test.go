@@ -83,28 +83,3 @@ func TestJudge(t *testing.T) {
 		})
 	}
 }
-
-// What two quiet moments differ by is no more than what is kept for reuse.
-func TestLeftBehind(t *testing.T) {
-	dir := t.TempDir()
-	first := sample{pid: 1, servers: 2, descriptors: 30, goroutines: 50, private: 20_000}
-	for _, tt := range []struct {
-		then  sample
-		found int
-	}{
-		{first, 0},
-		{sample{pid: 1, servers: 4, descriptors: 40, goroutines: 70, private: 30_000}, 0},
-		{sample{pid: 2, servers: 2, descriptors: 300, goroutines: 50, private: 20_000}, 0}, // another process
-		{sample{pid: 1, servers: 2, descriptors: 60, goroutines: 50, private: 20_000}, 1},
-		{sample{pid: 1, servers: 2, descriptors: 30, goroutines: 90, private: 20_000}, 1},
-	} {
-		if found := leftBehind(dir, []sample{first, tt.then}); len(found) != tt.found {
-			t.Errorf("%v: %v", tt.then, found)
-		}
-	}
-	growing := []sample{first, first, first, first, first, first}
-	growing[5].private = 200_000
-	if found := leftBehind(dir, growing); len(found) != 1 {
-		t.Errorf("memory that grows: %v", found)
-	}
-}

@@ -89,7 +89,6 @@ func (n *nemesis) run(ctx context.Context) {
 		sleep(ctx, time.Duration(n.random.IntN(600))*time.Millisecond)
 	}
 	doing.Wait()
-	n.rec.add("nemesis", Quiet, "", "")
 }
 
 // area is what a fault on something excludes other faults from.

@@ -17,11 +17,13 @@ type plant struct {
 	last *message
 }
 
-// plants are the faults that can be planted, and what finds them.
-var plants = []string{
-	"answer twice", "lose an answer", "swap two answers", "deny an execution", "lose a cancel", // clients'
-	"send progress late", "lose progress", "give progress to another",
-	"execute twice", "cancel another", "forget a write", "leave a process", // servers'
+// plants are the faults that can be planted, and which promise each breaks.
+var plants = map[string]int{
+	// Between the proxy and clients.
+	"answer twice": 1, "lose an answer": 1, "swap two answers": 3, "deny an execution": 2, "lose a cancel": 4,
+	"send progress late": 5, "lose progress": 5, "give progress to another": 3,
+	// Of servers.
+	"execute twice": 2, "cancel another": 4, "forget a write": 7, "leave a process": 8,
 }
 
 // server returns the fault for the servers.
@@ -34,11 +36,11 @@ func (p *plant) server() string {
 
 func (p *plant) is(name, nonce string) bool { return p != nil && p.name == name && planted(nonce) }
 
-// planted chooses the operations to which a planted fault is done: one in sixteen.
+// planted chooses the operations to which a planted fault is done: one in eight.
 func planted(nonce string) bool {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(nonce)) // never fails
-	return h.Sum32()%16 == 0
+	return h.Sum32()%8 == 0
 }
 
 // change returns what a client receives instead of m.
