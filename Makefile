@@ -27,8 +27,8 @@ fuzz: ## each fuzzer on FUZZ inputs, 20000x if it is not set; CI only starts the
 bench: ## a server, a relay and the proxy side by side; a few minutes
 	go -C internal/bench run .
 
-history: ## what clients see while all kinds of things fail: DURATION=2h, SEED=7
-	go -C internal/history run . -duration $(or $(DURATION),60s) $(if $(SEED),-seed $(SEED))
+history: ## what clients see while all kinds of things fail: DURATION=2h, SEED=7; PLANT=all proves the judge
+	go -C internal/history run . -duration $(or $(DURATION),60s) $(if $(SEED),-seed $(SEED)) $(if $(PLANT),-plant $(PLANT))
 
 interop: ## the conformance suite and real clients and servers
 	interop/run.sh
