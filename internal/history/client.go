@@ -15,7 +15,7 @@ import (
 type kind struct {
 	name   string
 	modern bool
-	dial   func(w *world, token string, to receiver) (wire, error)
+	dial   func(w *world, tokens func() string, to receiver) (wire, error)
 	leaves []string
 }
 
@@ -23,31 +23,31 @@ var kinds = []kind{
 	{"WebSocket", false, dialWebSocket, []string{"close", "vanish"}},
 	{"HTTP", false, dialHTTP, []string{"close", "vanish"}},
 	{"SSE", false, dialSSE, []string{"vanish"}},
-	{"stdio", false, dialPipes, []string{"close", "vanish"}},
+	{"stdio", false, dialPipes, []string{"close", "vanish", "die"}},
 	{"modern WebSocket", true, dialWebSocket, []string{"close", "vanish"}},
 	{"modern HTTP", true, dialModernHTTP, []string{"vanish"}},
-	{"modern stdio", true, dialPipes, []string{"close", "vanish"}},
+	{"modern stdio", true, dialPipes, []string{"close", "vanish", "die"}},
 }
 
-func dialWebSocket(w *world, token string, to receiver) (wire, error) {
-	return dialSocket(w.url(), token, to)
+func dialWebSocket(w *world, tokens func() string, to receiver) (wire, error) {
+	return dialSocket(w.url(), tokens(), to)
 }
 
-func dialHTTP(w *world, token string, to receiver) (wire, error) {
-	return newPosts(w.url()+"/mcp", token, false, to), nil
+func dialHTTP(w *world, tokens func() string, to receiver) (wire, error) {
+	return newPosts(w.url()+"/mcp", tokens, false, to), nil
 }
 
-func dialSSE(w *world, token string, to receiver) (wire, error) {
-	return openEventStream(w.url(), token, to)
+func dialSSE(w *world, tokens func() string, to receiver) (wire, error) {
+	return openEventStream(w.url(), tokens, to)
 }
 
-func dialModernHTTP(w *world, token string, to receiver) (wire, error) {
-	return newPosts(w.url()+"/mcp", token, true, to), nil
+func dialModernHTTP(w *world, tokens func() string, to receiver) (wire, error) {
+	return newPosts(w.url()+"/mcp", tokens, true, to), nil
 }
 
 // dialPipes is a client on stdio with a proxy of its own, which connects it to the proxy.
-func dialPipes(w *world, token string, to receiver) (wire, error) {
-	return runPipes([]string{w.binary, "connect", "ws://" + w.address + "/ws", "--header", "Authorization: Bearer " + token,
+func dialPipes(w *world, tokens func() string, to receiver) (wire, error) {
+	return runPipes([]string{w.binary, "connect", "ws://" + w.address + "/ws", "--header", "Authorization: Bearer " + tokens(),
 		"--log-format", "json", "--log-level", "debug"}, filepath.Join(w.dir, "connect.log"), to)
 }
 
@@ -72,12 +72,12 @@ type client struct {
 }
 
 // join connects a client. It is nil if that failed, which the history says.
-func join(w *world, name string, k *kind, token string) *client {
+func join(w *world, name string, k *kind, tokens func() string) *client {
 	c := &client{name: name, kind: k, rec: w.rec, plant: w.plant, open: map[string]*operation{}, asks: map[string]string{},
 		wait: map[string]chan struct{}{}, hello: make(chan bool, 1)}
 	c.over, c.end = context.WithCancel(w.patience)
 	c.rec.add(name, Join, "", k.name)
-	if err := c.connect(w, token); err != nil {
+	if err := c.connect(w, tokens); err != nil {
 		c.ended(err)
 		if c.wire != nil {
 			c.wire.leave("vanish")
@@ -90,8 +90,8 @@ func join(w *world, name string, k *kind, token string) *client {
 }
 
 // connect dials, and in the legacy era initializes the session.
-func (c *client) connect(w *world, token string) (err error) {
-	if c.wire, err = c.kind.dial(w, token, c); err != nil || c.kind.modern {
+func (c *client) connect(w *world, tokens func() string) (err error) {
+	if c.wire, err = c.kind.dial(w, tokens, c); err != nil || c.kind.modern {
 		return err
 	}
 	c.wire.send(&message{ID: json.RawMessage(`"hello"`), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,

@@ -170,7 +170,7 @@ func (r *record) add(e Event, j *judge) {
 func (j *judge) connections() {
 	for name, c := range j.clients {
 		if c.over > 0 && c.why.What == Broken &&
-			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "take descriptors") {
+			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "expire tokens", "take descriptors") {
 			j.found(1, fmt.Sprintf("the connection of %s (%s) ended: %s", name, c.kind, c.why.Text), name)
 		}
 	}
@@ -318,7 +318,7 @@ func (j *judge) cancellation(r *record) {
 	over := j.clients[r.client].over
 	for _, e := range r.stopped {
 		gone := over > 0 && over < e.At
-		if r.cancel == nil && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "cut", "half-open",
+		if r.cancel == nil && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open",
 			"stop host", "restart host", "kill host", "corrupt", "delay", "slice", "take descriptors") {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
@@ -355,7 +355,7 @@ func (j *judge) later(r *record) int64 {
 func (j *judge) died(server string, at int64) bool {
 	name, _, _ := strings.Cut(server, "/")
 	return j.happened(at+int64(30*time.Second), "kill", "stop", "cut", "half-open", "corrupt", "restart", "reload",
-		"withdraw", "take", "delay "+name)
+		"withdraw", "expire", "take", "delay "+name)
 }
 
 // order judges that progress comes in order and before the answer, and all of it before a result.

@@ -56,6 +56,7 @@ var faults = []fault{
 	{"half-open", networks, toxic("timeout", object{"timeout": 0}, true), 5 * time.Second},
 	{"corrupt", []string{"link"}, toxic("corrupt", object{}, true), 100 * time.Millisecond},
 	{"reload", []string{"configuration"}, (*world).reload, 0},
+	{"expire tokens", []string{"issuer"}, (*world).expire, 3 * time.Second},
 	{"withdraw token", []string{"configuration"}, (*world).withdraw, 0},
 	{"restart proxy", []string{"proxy"}, restart(syscall.SIGTERM), 0},
 	{"kill proxy", []string{"proxy"}, restart(syscall.SIGKILL), 0},
@@ -216,9 +217,17 @@ func (w *world) reload(_ string, _ time.Duration) error {
 	return nil
 }
 
+// expire lets an issuer sign tokens that expire soon. Their clients come back with other ones.
+func (w *world) expire(_ string, d time.Duration) error {
+	w.issuer.short.Store(true)
+	time.Sleep(d)
+	w.issuer.short.Store(false)
+	return nil
+}
+
 // withdraw gives a principal another token for a moment, which ends what its clients have.
 func (w *world) withdraw(_ string, _ time.Duration) error {
-	name := pick(rand.New(rand.NewPCG(w.seed, uint64(now()))), principals)
+	name := pick(rand.New(rand.NewPCG(w.seed, uint64(now()))), withTokens)
 	file := filepath.Join(w.dir, name)
 	if err := os.WriteFile(file, []byte("another-token"), 0o600); err != nil {
 		return err

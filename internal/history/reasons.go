@@ -20,20 +20,22 @@ var allowed = map[string][]string{
 		"slice link", "take descriptors", "restart proxy"},
 	"host stopped":       {"restart host", "restart proxy"},
 	"no answer to pings": {"stop host", "half-open link", "delay link", "slice link"},
-	"connection":         {"kill", "cut", "half-open", "stop", "restart", "take descriptors", "withdraw token"},
+	"connection":         {"kill", "cut", "half-open", "stop", "restart", "take descriptors", "withdraw token", "expire tokens"},
 	"connect":            {"kill", "cut", "half-open", "stop", "restart", "take descriptors"},
 	"stream ended":       {"kill", "cut", "half-open", "restart"},
 	"request failed":     {"kill", "cut", "half-open", "restart", "take descriptors"},
 	"HTTP 404":           {"kill remote"},
 	"HTTP 503":           {"restart proxy", "take descriptors"},
 	"bad answer":         {"corrupt"},
-	"initialize refused": {"restart proxy", "withdraw token"},
-	"HTTP 401":           {"withdraw token"},
-	"upstream changed":   {"reload", "withdraw token"},
+	"bad hello":          {"corrupt"},
+	"initialize refused": {"restart proxy", "withdraw token", "expire tokens", "corrupt"},
+	"HTTP 401":           {"withdraw token", "expire tokens"},
+	"upstream changed":   {"reload", "withdraw token", "expire tokens"},
 	"token withdrawn":    {"withdraw token"},
+	"token expired":      {"expire tokens"},
 	"not opened in time": {"stop host", "half-open link", "delay link", "slice link", "take descriptors"},
 	"closed":             {"kill", "cut", "restart"},
-	"WebSocket":          {"restart proxy", "kill proxy", "withdraw token"},
+	"WebSocket":          {"restart proxy", "kill proxy", "withdraw token", "expire tokens"},
 }
 
 // reasons judges that an error has a reason: it names an event that was logged, and a cause that the nemesis is.
@@ -48,8 +50,9 @@ func (j *judge) reasons(r *record) {
 		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
 			strings.HasPrefix(j.clients[r.client].kind, "modern")):
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
+		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
 		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&
-			j.happened(o.At, "restart proxy", "withdraw token"): // its own
+			j.happened(o.At, "restart proxy", "withdraw token", "expire tokens"): // its own
 		case f.Data.Phase == "not_sent" && strings.Contains(f.Message, "has not connected yet"): // nothing has ended
 		case f.Data.Reason == "" || f.Data.Event == "" && f.Data.Reason == "connection_closed":
 			j.found(6, fmt.Sprintf("%s got an error without a reason or an event: %s", r.nonce, o.Text), r.nonce)
@@ -59,6 +62,13 @@ func (j *judge) reasons(r *record) {
 			j.found(6, fmt.Sprintf("%s got the cause %q, which nothing explains: %s", r.nonce, f.Data.Cause, o.Text), r.nonce)
 		}
 	}
+}
+
+// forgotten reports whether the process that translated for a suspended call may have ended: the state of the call was
+// its alone.
+func (j *judge) forgotten(r *record, at int64) bool {
+	return j.happened(at, "restart proxy", "kill proxy") ||
+		strings.HasPrefix(r.op.Server, "far") && j.happened(at, "restart host", "kill host")
 }
 
 // killedAfter reports whether a proxy that may have answered was killed before it gathered for one line what

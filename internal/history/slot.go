@@ -28,7 +28,7 @@ func (s *slot) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		random := rand.New(rand.NewPCG(s.world.seed, uint64(s.phase)<<40|uint64(s.index)<<24|uint64(n)))
 		k := &kinds[(s.index+n)%len(kinds)]
-		c := join(s.world, fmt.Sprintf("c%d.%d.%d", s.phase, n, s.index), k, s.world.token(s.index))
+		c := join(s.world, fmt.Sprintf("c%d.%d.%d", s.phase, n, s.index), k, func() string { return s.world.token(s.index) })
 		if c == nil {
 			sleep(ctx, 100*time.Millisecond)
 			continue

@@ -24,8 +24,8 @@ type wire interface {
 	// cancel ends a request in the way of this transport and era.
 	cancel(id string)
 
-	// leave goes in a way that the transport has: "close" says so, "vanish" does not. It returns
-	// when nothing more will arrive.
+	// leave goes in a way that the transport has: "close" says so, "vanish" does not. A client that started its
+	// proxy may also "die" itself: both pipes break. It returns when nothing more will arrive.
 	leave(how string)
 }
 
@@ -123,6 +123,7 @@ func (w *socket) leave(how string) {
 type pipes struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
+	out  io.ReadCloser
 	to   receiver
 	done chan struct{} // closed when nothing arrives any more, and the program is reaped
 
@@ -140,7 +141,7 @@ func runPipes(argv []string, log string, to receiver) (wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.in = in
+	w.in, w.out = in, out
 	stderr, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -150,13 +151,13 @@ func runPipes(argv []string, log string, to receiver) (wire, error) {
 	if err := w.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go w.read(out)
+	go w.read()
 	return w, nil
 }
 
-func (w *pipes) read(out io.Reader) {
+func (w *pipes) read() {
 	defer close(w.done)
-	lines := linesOf(out)
+	lines := linesOf(w.out)
 	for lines.Scan() {
 		arrived(w.to, lines.Bytes())
 	}
@@ -173,8 +174,11 @@ func (w *pipes) send(m *message) {
 func (w *pipes) cancel(id string) { notifyCancelled(w, id) }
 
 func (w *pipes) leave(how string) {
-	if how == "vanish" {
+	switch how {
+	case "vanish":
 		_ = w.cmd.Process.Kill()
+	case "die":
+		w.out.Close()
 	}
 	w.in.Close()
 	<-w.done

@@ -17,7 +17,7 @@ import (
 // when the server does not know its session.
 type posts struct {
 	url    string
-	token  string
+	tokens func() string // another one when one has expired
 	modern bool
 	to     receiver
 	client *http.Client
@@ -26,13 +26,14 @@ type posts struct {
 	done   sync.WaitGroup // POSTs
 
 	mu      sync.Mutex
+	token   string
 	session string
 	open    map[string]context.CancelFunc // requests, by id
 	over    sync.Once                     // tells the receiver of the end
 }
 
-func newPosts(url, token string, modern bool, to receiver) *posts {
-	w := &posts{url: url, token: token, modern: modern, to: to, open: map[string]context.CancelFunc{}}
+func newPosts(url string, tokens func() string, modern bool, to receiver) *posts {
+	w := &posts{url: url, tokens: tokens, token: tokens(), modern: modern, to: to, open: map[string]context.CancelFunc{}}
 	w.client = &http.Client{Transport: &http.Transport{}}
 	w.all, w.drop = context.WithCancelCause(context.Background())
 	return w
@@ -66,8 +67,7 @@ func (w *posts) send(m *message) {
 }
 
 func (w *posts) header(method, name string) http.Header {
-	h := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
-		"Authorization": {"Bearer " + w.token}}
+	h := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
 	if w.modern {
 		h["Mcp-Protocol-Version"], h["Mcp-Method"] = []string{modernVersion}, []string{method}
 		if name != "" {
@@ -76,10 +76,23 @@ func (w *posts) header(method, name string) http.Header {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	h["Authorization"] = []string{"Bearer " + w.token}
 	if w.session != "" {
 		h["Mcp-Session-Id"] = []string{w.session}
 	}
 	return h
+}
+
+// renew gets another token for one that was refused, if there is one. Another POST may have done so already.
+func (w *posts) renew(refused http.Header) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old := refused.Get("Authorization")
+	if old == "Bearer "+w.token {
+		w.token = w.tokens()
+	}
+	refused.Set("Authorization", "Bearer "+w.token)
+	return old != "Bearer "+w.token
 }
 
 // post returns whether a response was among the messages that it received.
@@ -94,6 +107,9 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header) (answ
 		return false, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized && w.renew(header) {
+		return w.post(ctx, body, header)
+	}
 	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
 		w.mu.Lock()
 		w.session = id
@@ -149,7 +165,9 @@ func (w *posts) leave(how string) {
 			req.Header = w.header("", "")
 			if resp, err := w.client.Do(req); err == nil {
 				resp.Body.Close()
-				w.done.Wait() // each POST has an end
+				if resp.StatusCode < http.StatusMultipleChoices { // else the session goes on
+					w.done.Wait() // each POST has an end
+				}
 			}
 		}
 	}
@@ -165,8 +183,8 @@ type eventStream struct {
 	up chan *message // to post; never closed
 }
 
-func openEventStream(url, token string, to receiver) (wire, error) {
-	w := eventStream{newPosts(url+"/sse", token, false, to), make(chan *message, 100)}
+func openEventStream(url string, tokens func() string, to receiver) (wire, error) {
+	w := eventStream{newPosts(url+"/sse", tokens, false, to), make(chan *message, 100)}
 	req, err := http.NewRequestWithContext(w.all, http.MethodGet, w.url, nil)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +34,8 @@ type world struct {
 
 	address string              // the proxy's
 	links   map[string]*network // the link and the remote servers, by name
+	carrier carrier             // of the link
+	issuer  *issuer
 
 	mu        sync.Mutex
 	processes map[string]*process
@@ -47,17 +48,6 @@ var servers = []string{"own", "common", "modern-common", "remote", "modern-remot
 // followed are the servers to whose resource clients subscribe.
 var followed = []string{"common", "modern-common", "far-common"}
 
-// principals are the clients' tokens, by which the proxy knows them.
-var principals = []string{"anna", "bert"}
-
-func (w *world) token(slot int) string { return principals[slot%len(principals)] + "-token" }
-
-// principalOf returns the principal of a client, whose name ends with its slot.
-func principalOf(client string) string {
-	slot, _ := strconv.Atoi(client[strings.LastIndexByte(client, '.')+1:])
-	return principals[slot%len(principals)]
-}
-
 func (w *world) url() string { return "http://" + w.address }
 
 // newWorld starts everything. The directory is left to the caller.
@@ -67,17 +57,24 @@ func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
 		return nil, err
 	}
 	w := &world{seed: seed, dir: dir, binary: binary, self: self, rec: &recorder{}, plant: p,
-		links: map[string]*network{}, processes: map[string]*process{}}
+		carrier: carriers[seed%uint64(len(carriers))], links: map[string]*network{}, processes: map[string]*process{}}
 	w.patience, w.giveUp = context.WithCancel(context.Background())
 	if err := os.Mkdir(w.journals(), 0o700); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"remote", "modern-remote", "link"} {
-		if w.links[name], err = newNetwork(freeAddress()); err != nil {
+	if w.issuer, err = newIssuer(); err != nil {
+		return nil, err
+	}
+	w.address = freeAddress()
+	for _, name := range networks {
+		target := freeAddress()
+		if name == "link" && w.carrier == accepted {
+			target = w.address
+		}
+		if w.links[name], err = newNetwork(target); err != nil {
 			return nil, err
 		}
 	}
-	w.address = freeAddress()
 	if err := w.write(); err != nil {
 		return nil, err
 	}
@@ -100,16 +97,17 @@ func (w *world) write() error {
 			`"`+strings.Join(w.serverArgs(name), `", "`)+`"`, more)
 	}
 	files := map[string]string{
-		"anna": "anna-token", "bert": "bert-token",
+		"anna": "anna-token", "bert": "bert-token", "host": "host-token", "keys.json": w.issuer.keys(),
 		"host.yaml": "upstreams:\n" + command("far", "") + command("far-common", ", session: shared"),
 		"proxy.yaml": "listen: [\"" + w.address + "\"]\nshutdownGrace: 2s\nsessionIdle: 3s\nlimits: {sessions: 1000}\n" +
 			"admin: {listen: [\"unix://" + w.admin() + "\"]}\n" +
-			"auth: {tokens: [{name: anna, tokenFile: anna}, {name: bert, tokenFile: bert}]}\n" +
+			"auth:\n  tokens: [{name: anna, tokenFile: anna}, {name: bert, tokenFile: bert}]\n" +
+			"  jwt: [{issuer: \"" + issuerURL + "\", audience: history, jwksFile: keys.json, skew: 1s}]\n" +
 			"upstreams:\n" + command("own", "") + command("common", ", session: shared") + command("modern-common", ", session: shared") +
 			"  remote: {url: \"http://" + w.links["remote"].address + "/mcp\"}\n" +
 			"  modern-remote: {url: \"http://" + w.links["modern-remote"].address + "/mcp\"}\n" +
 			"  spare: {command: \"" + w.self + "\", args: [server, -name, spare, -journal, \"" + w.journals() + "\"], env: {X: \"0\"}}\n" +
-			"links: {link: {dial: \"tcp://" + w.links["link"].address + "\", heartbeat: 1s}}\n",
+			"links: {link: {" + w.linkOf() + ", heartbeat: 1s}}\n",
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
@@ -133,10 +131,43 @@ func (w *world) argv(name string) []string {
 	case "proxy":
 		return []string{w.binary, "serve", "--config", filepath.Join(w.dir, "proxy.yaml"), "--log-format", "json", "--log-level", "debug"}
 	case "host":
-		return []string{w.binary, "host", "--config", filepath.Join(w.dir, "host.yaml"), "--listen", "tcp://" + w.links["link"].target,
-			"--log-format", "json", "--log-level", "debug"}
+		return append([]string{w.binary, "host", "--config", filepath.Join(w.dir, "host.yaml"), "--heartbeat", "1s",
+			"--log-format", "json", "--log-level", "debug"}, w.hostArgs()...)
 	}
 	return append(append([]string{w.self}, w.serverArgs(name)...), "-listen", w.links[name].target)
+}
+
+// A carrier is what a link is made of, and who dials it. The seed chooses one for all of a run.
+type carrier string
+
+const (
+	dialled  carrier = "tcp"
+	socketed carrier = "WebSocket to the host"
+	accepted carrier = "WebSocket to the proxy"
+)
+
+var carriers = []carrier{dialled, socketed, accepted}
+
+// linkOf is the link in the proxy's configuration, and hostArgs what the host does for it.
+func (w *world) linkOf() string {
+	switch w.carrier {
+	case socketed:
+		return fmt.Sprintf("dial: %q, tokenFile: host", "ws://"+w.links["link"].address)
+	case accepted:
+		return "accept: true, tokenFile: host"
+	}
+	return fmt.Sprintf("dial: %q", "tcp://"+w.links["link"].address)
+}
+
+func (w *world) hostArgs() []string {
+	token := []string{"--token-file", filepath.Join(w.dir, "host")}
+	switch w.carrier {
+	case socketed:
+		return append(token, "--listen", "ws://"+w.links["link"].target)
+	case accepted:
+		return append(token, "--dial", "ws://"+w.links["link"].address+"/link")
+	}
+	return []string{"--listen", "tcp://" + w.links["link"].target}
 }
 
 // A process is one that this program started.
