@@ -41,19 +41,20 @@ type Traffic struct {
 	Link     string `json:"link,omitzero"` // to its host; "" if it runs here
 
 	// Of an upstream that runs here. The State is the first that applies of: crash loop, waiting, starting, running,
-	// stopping, failed, idle. Failed is set until one of its servers answers again.
+	// stopping, failed, resting, idle. Failed is set until one of its servers answers again.
 	Required bool    `json:"required,omitzero"` // readiness waits for it
 	State    string  `json:"state,omitzero"`
 	Failed   Failure `json:"failed,omitzero"`
 
-	InFlight    int     `json:"inFlight"`    // calls that it has not answered
-	Suspended   int     `json:"suspended"`   // suspended calls of its clients; only of one that runs here
-	QueuedBytes int     `json:"queuedBytes"` // that wait until it reads
-	Requests    int     `json:"requests"`    // that were answered or lost in the last minute
-	Errors      int     `json:"errors"`      // of these: answered with an error, or lost
-	PerSecond   float64 `json:"perSecond"`   // of the requests
-	P50         float64 `json:"p50Ms"`       // half of them took at most this
-	P99         float64 `json:"p99Ms"`       // 99 of 100 took at most this
+	InFlight    int     `json:"inFlight"`         // calls that it has not answered
+	Resting     int     `json:"resting,omitzero"` // clients whose servers were stopped because they were idle
+	Suspended   int     `json:"suspended"`        // suspended calls of its clients; only of one that runs here
+	QueuedBytes int     `json:"queuedBytes"`      // that wait until it reads
+	Requests    int     `json:"requests"`         // that were answered or lost in the last minute
+	Errors      int     `json:"errors"`           // of these: answered with an error, or lost
+	PerSecond   float64 `json:"perSecond"`        // of the requests
+	P50         float64 `json:"p50Ms"`            // half of them took at most this
+	P99         float64 `json:"p99Ms"`            // 99 of 100 took at most this
 }
 
 // A Failure is the last failed end or start of an upstream's servers. With several clients it is that of the server

@@ -24,6 +24,20 @@ func (p *Peer) HalfClose(err error) {
 	p.out.Finish(err, math.MaxInt64, func() []*jsonrpc.Message { return nil })
 }
 
+// Retire is Finish if nothing is open: no call, no request, and nothing that is queued. It reports
+// whether that is so. Calls and requests that come later are refused.
+func (p *Peer) Retire(within time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls.Len()+p.requests.Len()+p.owed+p.out.Len() > 0 {
+		return false
+	}
+	p.calls.Close(jsonrpc.ErrClosed)
+	p.requests.Close(jsonrpc.ErrClosed)
+	p.out.Finish(jsonrpc.ErrClosed, within, nil)
+	return true
+}
+
 // Drain refuses new requests from now on. When all open requests have been answered and the answers
 // written, for which within is the limit, the Conn ends with err as the cause.
 func (p *Peer) Drain(err error, within time.Duration) {

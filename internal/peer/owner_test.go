@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
@@ -134,5 +135,35 @@ func TestRequestsBehindTheEndAreRefused(t *testing.T) {
 		}
 		client.Close()
 		<-s.done
+	})
+}
+
+// Retire ends a Peer only if nothing is open, and what comes later is refused.
+func TestRetire(t *testing.T) {
+	inShared(t, func(s *side, server *jsonrpc.PipeConn) {
+		c := s.callOf(nil)
+		r := s.asked(nil, server, 1)
+		retires := func(when string, want bool) {
+			t.Helper()
+			if s.Retire(time.Second) != want {
+				t.Errorf("%s: retires %v", when, !want)
+			}
+		}
+		retires("with a call and a request", false)
+		c.Take()
+		retires("with a request", false)
+		r.Take()
+		retires("with a request that will be answered", false)
+		r.Answer(nil)
+		s.Hold(1)
+		s.SendIn(nil, jsonrpc.NewNotification("held", nil))
+		s.Release(1)
+		retires("with something to send", false)
+		synctest.Wait()
+		late := s.NewCall("late")
+		retires("with a call that was not sent", true)
+		if err := late.Send(&jsonrpc.Message{}); !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("late call: %v", err)
+		}
 	})
 }

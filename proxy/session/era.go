@@ -97,6 +97,7 @@ func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Mes
 	result := answer.Result
 	if r.kind == catalog.ResultInputRequired {
 		u.noteStateOwner(result)
+		u.noteSuspended(result)
 	}
 	if r.kind == catalog.ResultComplete {
 		result = catalog.Completed(r.Method, kind, result)

@@ -126,15 +126,20 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Traffic returns the load of each upstream: its open requests, and the bytes that it has not read.
+// Traffic returns the load of each upstream: its open requests, the bytes that it has not read, and
+// the clients for which it rests.
 func (p *Router) Traffic() map[string]observe.Traffic {
 	all := make(map[string]observe.Traffic)
 	for _, s := range p.running() {
 		s.mu.Lock()
 		for _, u := range s.upstreams.conns() {
+			t := all[u.up.Name]
+			t.Upstream = u.up.Name
+			if u.restsLocked() {
+				t.Resting++
+				all[u.up.Name] = t
+			}
 			if a := u.attempt; a != nil && !a.ended {
-				t := all[u.up.Name]
-				t.Upstream = u.up.Name
 				t.InFlight += len(a.peer.Calls(func(c *peer.Call) bool { return c.Method != mcp.MethodListen }))
 				t.QueuedBytes += a.peer.Waiting()
 				all[u.up.Name] = t

@@ -246,6 +246,7 @@ func observeSent(pc *peer.Call) {
 func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	c := callOf(pc)
 	s := c.conn.s
+	c.conn.noteUse()
 	tell := s.router.Hooks.CallEnded
 	if tell == nil && c.trace == nil {
 		return

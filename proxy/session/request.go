@@ -204,7 +204,9 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 		return // cancelled meanwhile
 	}
 	s.mu.Lock()
-	c := u.newCall(u.openLocked(), r.Method)
+	u.resumedLocked(n)
+	a := u.enterLocked()
+	c := u.newCall(a, r.Method)
 	c.request, c.Done, c.Works = r, c.settle, true
 	r.sent = c
 	c.startTimerLocked()
@@ -222,7 +224,9 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if len(r.others) == 0 {
 		r.msg, r.notes = nil, nil
 	}
-	if err := r.Forward(c.Call, m); err != nil && err != peer.ErrCancelled {
+	err := r.Forward(c.Call, m)
+	a.leave()
+	if err != nil && err != peer.ErrCancelled {
 		// In a goroutine, because it waits for room.
 		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) })
 	}

@@ -39,6 +39,7 @@ type Upstream struct {
 
 	StartTimeout   time.Duration // bounds the wait of initialize; zero means 30 s
 	RequestTimeout time.Duration // without an answer, progress or an open server request; zero means none
+	IdleStop       time.Duration // without use, after which its stream is closed until it is needed; zero: never
 
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
 }

@@ -19,6 +19,7 @@ const maxServerRequests = 1024
 type serverRequest struct {
 	conn   *upstreamConn // that asked
 	token  json.RawMessage
+	task   string  // of the client, that it is about; "" for none
 	causes []*call // calls whose timeout is suspended while it is open. Guarded by session.mu
 }
 
@@ -35,6 +36,9 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	}
 	c := s.client.NewCall(in.m.Method)
 	sr := &serverRequest{conn: u, token: bytes.Clone(n.Raw(mcp.Token))}
+	if n.Method.Owner == mcp.ByTask {
+		sr.task, _ = n.Text(mcp.Key)
+	}
 	c.Value, c.Related = sr, in.related()
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil { // otherwise the stream to the upstream ends, too
@@ -79,7 +83,10 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	s.resumeTimers(sr)
 	id, ended := catalog.CreatedTask(m.Result)
 	if n, _ := c.ID.Int(); id != "" && !ended {
-		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, n}, token: sr.token})
+		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, n}, token: sr.token, unfinished: true})
+	}
+	if _, ended := catalog.TaskState(m.Result); ended || c.Method == mcp.MethodTasksResult && m.Error == nil {
+		s.clientTasks.end(sr.conn, sr.task)
 	}
 	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
 }

@@ -146,6 +146,9 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 	case mcp.MethodResourceUpdated:
 		sub.pass(m, part.want.URIs != nil && mayNotify(sub.grant(), m))
 	case mcp.MethodTask:
+		if id, ended := catalog.NotedTask(mcp.Read(m)); ended {
+			sub.s.tasks.end(part.conn, part.conn.taskName(id))
+		}
 		out := *m
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
 		sub.pass(&out, part.want.Tasks != nil)

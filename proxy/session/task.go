@@ -360,7 +360,12 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 		return jsonrpc.InvalidParams(err.Error())
 	}
 	if u, own := r.upstreams.runner(id); u != nil {
-		return s.toRunner(r, u, own, func(answer *jsonrpc.Message) { answer.Result = catalog.GivenBack(answer.Result, id) })
+		return s.toRunner(r, u, own, func(answer *jsonrpc.Message) {
+			if _, ended := catalog.TaskState(answer.Result); ended {
+				s.tasks.end(u, id)
+			}
+			answer.Result = catalog.GivenBack(answer.Result, id)
+		})
 	}
 	s.work(r, func(ctx context.Context) { s.findTask(ctx, r, id) })
 	return nil
@@ -418,6 +423,7 @@ func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
 		return
 	}
 	u.noteOwner(ownedTask, id)
-	s.tasks.add(task{id: name, own: id, tool: r.tool, conn: u})
+	_, ended := catalog.TaskState(answer.Result)
+	s.tasks.add(task{id: name, own: id, tool: r.tool, conn: u, unfinished: !ended})
 	answer.Result = catalog.GivenBack(answer.Result, name)
 }

@@ -37,6 +37,7 @@ type upstreamConn struct {
 	dropLogged, missingLogged atomic.Bool
 
 	minted atomic.Int64 // last id; never reused, so that a late answer settles no other call
+	idle   idleWatch    // see idle.go
 
 	// Guarded by session.mu.
 	attempt   *attempt             // the current stream, or the last one
@@ -55,6 +56,9 @@ type attempt struct {
 	peer    *peer.Peer    // on the stream; its queue holds messages before that is open
 	started chan struct{} // closed when initialize was answered, or the stream ended before
 	first   jsonrpc.Room  // unbounded room for the handshake
+	closed  chan struct{} // closed when its stream is
+	after   *attempt      // that was idle, and whose stream is closed first; nil for none
+	entered atomic.Int32  // goroutines that are about to send something; incremented with session.mu held
 
 	// Guarded by session.mu.
 	conn    jsonrpc.Conn // nil until the stream is open
@@ -62,8 +66,11 @@ type attempt struct {
 	heard   bool         // the upstream has answered anything
 	counted bool         // a client waits or has waited for its start
 	ended   bool
+	rests   bool                 // ended because it was idle
 	own     *jsonrpc.ClosedError // the end that this side chose; nil: that of Recv
 	err     *jsonrpc.Error       // why it ended before it was ready
+	look    *time.Timer          // calls lookAt; nil before it is ready, and if it never rests
+	busy    bool                 // it was busy at the last look
 }
 
 // Classes of messages that may be held back from an upstream.
@@ -110,6 +117,10 @@ func (u *upstreamConn) openLocked() *attempt {
 	}
 	if u.attempt == nil || u.attempt.ended {
 		a := u.newAttempt()
+		if u.restsLocked() {
+			a.after = u.attempt
+			u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // as in ended
+		}
 		u.attempt = a
 		u.s.wg.Go(func() { u.run(a) })
 	}
@@ -117,7 +128,7 @@ func (u *upstreamConn) openLocked() *attempt {
 }
 
 func (u *upstreamConn) newAttempt() *attempt {
-	a := &attempt{started: make(chan struct{})}
+	a := &attempt{started: make(chan struct{}), closed: make(chan struct{})}
 	a.peer = peer.New(peer.Options{
 		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
 		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.router.queueBytes()}, Full: u.queueFull,
@@ -204,7 +215,15 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 }
 
 // run owns the stream of one attempt.
-func (u *upstreamConn) run(a *attempt) { u.end(a, u.stream(a)) }
+func (u *upstreamConn) run(a *attempt) {
+	if a.after != nil { // the host may wait for the end of its server
+		<-a.after.closed
+		a.after = nil
+	}
+	err := u.stream(a)
+	close(a.closed)
+	u.end(a, err)
+}
 
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
@@ -237,6 +256,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		u.missingLogged.Store(false)
 		a.ready = true
 		close(a.started)
+		u.watchLocked(a)
 		u.s.subscriptions.resume(u)
 		return nil
 	}
@@ -260,7 +280,8 @@ func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMe
 // askFor is ask with a function for the notifications that belong to the call.
 func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), method string, params json.RawMessage) (*jsonrpc.Message, error) {
 	answers := make(chan *jsonrpc.Message, 1)
-	c := u.newCall(u.open(), method)
+	a := u.enter()
+	c := u.newCall(a, method)
 	c.onNotification = told
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost != nil {
@@ -270,7 +291,9 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 		}
 		answers <- answer
 	}
-	if err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params)}); err != nil {
+	err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params)})
+	a.leave()
+	if err != nil {
 		return jsonrpc.NewError(c.ID, u.unsent(err)), nil
 	}
 	select {
@@ -282,16 +305,18 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 	return nil, context.Cause(ctx)
 }
 
-// tell sends m, which is not a request, to the upstream if its stream is open. If the queue is
-// full, m is dropped with a warning, because the upstream has not read for long.
+// tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
+// queue is full, m is dropped with a warning, because the upstream has not read for long.
 func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	u.s.mu.Lock()
-	a := u.attempt
-	alive := a != nil && !a.ended
-	u.s.mu.Unlock()
-	if alive {
-		a.peer.Send(m)
+	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
+		u.s.mu.Unlock()
+		return
 	}
+	a := u.enterLocked()
+	u.s.mu.Unlock()
+	a.peer.Send(m)
+	a.leave()
 }
 
 // queueFull logs a message that was dropped because the queue was full.
@@ -331,7 +356,13 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	end = a.toldAs(end)
+	if a.rests { // restLocked has ended it, and another stream may be open
+		return end
+	}
 	a.ended = true
+	if a.look != nil {
+		a.look.Stop()
+	}
 	if !a.ready {
 		a.err = u.lost(end)
 		close(a.started)

@@ -63,6 +63,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	a.peer.Release(afterInitialize)
 	a.ready = true
 	close(a.started)
+	u.watchLocked(a)
 	u.noteAliveLocked(a)
 	u.s.mu.Unlock()
 	u.s.wg.Go(func() { u.catchUp.returned(a, lists) })

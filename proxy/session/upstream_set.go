@@ -174,7 +174,7 @@ func (set *upstreamSet) equal(other *upstreamSet) bool {
 // serves reports whether a new connection to the upstream would be the same.
 func (u *upstreamConn) serves(up *Upstream) bool {
 	return u.up.Name == up.Name && u.up.Link == up.Link &&
-		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout &&
+		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout && u.up.IdleStop == up.IdleStop &&
 		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny)
 }
 

@@ -1,0 +1,143 @@
+package session
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// An upstream with an IdleStop rests when nobody has needed it for that time: the session closes
+// its stream, as at the end of the session, and the host stops the server. The next request opens
+// another stream, which is initialized like that of a restarted upstream.
+//
+// A rest is no end: no call sees it. The stream is given up in one step with the check that nothing
+// is open (peer.Retire), and whoever is about to send something has entered the attempt before,
+// with session.mu held, so that it does not rest.
+
+// suspendedFor is how long an upstream that asked for input stays awake for the client's return.
+const suspendedFor = 10 * time.Minute
+
+// maxSuspended bounds the suspended calls of one upstream connection that keep it awake.
+const maxSuspended = 1024
+
+// An idleWatch notes the use of an upstream connection that may rest.
+type idleWatch struct {
+	used      atomic.Int64                 // when it was last in use, by session.now
+	suspended map[catalog.Digest]time.Time // until when it waits for the client's return, by state. Guarded by session.mu
+}
+
+// enter returns the current attempt, and begins one if there is none. The attempt does not rest
+// until the caller, which is about to send something, calls leave.
+func (u *upstreamConn) enter() *attempt {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	return u.enterLocked()
+}
+
+func (u *upstreamConn) enterLocked() *attempt {
+	a := u.openLocked()
+	a.entered.Add(1)
+	return a
+}
+
+func (a *attempt) leave() { a.entered.Add(-1) }
+
+// noteUse notes that the upstream is in use.
+func (u *upstreamConn) noteUse() {
+	if u.up.IdleStop > 0 {
+		u.idle.used.Store(int64(u.s.now()))
+	}
+}
+
+// noteSuspended notes that the upstream asks the client for input, and may keep the call under the
+// state in its result.
+func (u *upstreamConn) noteSuspended(result json.RawMessage) {
+	if u.up.IdleStop <= 0 {
+		return
+	}
+	raw, _ := jsonrpc.Member(result, "requestState")
+	state, ok := jsonrpc.Unquote(raw)
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if ok && len(u.idle.suspended) < maxSuspended {
+		put(&u.idle.suspended, sha256.Sum256([]byte(state)), time.Now().Add(suspendedFor))
+	}
+}
+
+// resumedLocked notes that the client returns to a suspended call.
+func (u *upstreamConn) resumedLocked(n *mcp.Notes) {
+	if len(u.idle.suspended) > 0 {
+		state, _ := n.Text(mcp.RequestState)
+		delete(u.idle.suspended, sha256.Sum256([]byte(state)))
+	}
+}
+
+// watchLocked makes the upstream rest when it is idle. Its attempt has just become ready.
+func (u *upstreamConn) watchLocked(a *attempt) {
+	if d := u.up.IdleStop; d > 0 {
+		u.noteUse()
+		a.look = time.AfterFunc(d, func() { u.lookAt(a) })
+	}
+}
+
+// lookAt lets the upstream rest if it has been idle for long enough, and otherwise looks again.
+func (u *upstreamConn) lookAt(a *attempt) {
+	u.s.mu.Lock()
+	defer u.s.mu.Unlock()
+	if a.ended || u.closed {
+		return
+	}
+	limit := u.up.IdleStop
+	busy := u.busyLocked(a)
+	if busy || a.busy { // what kept it busy may have ended just now
+		u.noteUse()
+	}
+	a.busy = busy
+	idle := u.s.now() - time.Duration(u.idle.used.Load())
+	switch {
+	case busy:
+		a.look.Reset(max(limit/8, time.Millisecond))
+	case idle < limit:
+		a.look.Reset(limit - idle)
+	case a.peer.Retire(lastWords):
+		u.restLocked(a)
+	default: // it sends something at this moment
+		u.noteUse()
+		a.look.Reset(limit)
+	}
+}
+
+// busyLocked reports whether anything keeps the upstream awake.
+func (u *upstreamConn) busyLocked(a *attempt) bool {
+	calls, requests := a.peer.Open() // subscriptions are calls
+	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
+	return a.entered.Load() > 0 || calls+requests > 0 || len(u.held) > 0 || len(u.idle.suspended) > 0 ||
+		u.s.tasks.isUnfinishedAt(u) || u.s.clientTasks.isUnfinishedAt(u) || u.s.resourceSubs.of(u) != nil
+}
+
+// restLocked does what ended does for streams that end otherwise. Its stream is being closed.
+func (u *upstreamConn) restLocked(a *attempt) {
+	a.ended, a.rests = true, true
+	u.abandoned.end()
+	u.log.Debug("upstream rests")
+}
+
+// restsLocked reports whether the upstream rests.
+func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt.rests && !u.closed }
+
+// isUnfinishedAt reports whether a task of an upstream, or one that it asked for, is unfinished.
+func (t *tasks) isUnfinishedAt(u *upstreamConn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.order, func(id string) bool {
+		x := t.byID[id]
+		return x != nil && x.unfinished && x.conn == u
+	})
+}
