@@ -245,7 +245,7 @@ func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Co
 // shared describes an upstream for package shared.
 func (h *Host) shared(t target) shared.Upstream {
 	return shared.Upstream{
-		Name: t.name, Roots: t.up.Roots, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
+		Name: t.name, Roots: t.up.Roots, Idle: t.up.IdleStop, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
 			return h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c)
 		},
@@ -267,6 +267,9 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 	log := h.logger().With("upstream", t.name, "session", id.session())
 	r, wait := h.restarts.enter(id)
 	defer r.leave()
+	if t.up.IdleStop > 0 {
+		h.awaitStopped(ctx, id)
+	}
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
 		wait.Says, wait.Cause = wait.Words(), t.up.startCause(wait.Cause)
@@ -292,6 +295,25 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 	return s.serve()
 }
 
+// awaitStopped waits until the servers of a key that are being stopped are gone. A client that
+// needs its resting server at once must not find a file or port that the last one still uses.
+func (h *Host) awaitStopped(ctx context.Context, id serverID) {
+	h.mu.Lock()
+	var stopping []*stream
+	for s := range h.streams {
+		if s.id == id && s.ends.Load() {
+			stopping = append(stopping, s)
+		}
+	}
+	h.mu.Unlock()
+	for _, s := range stopping {
+		select {
+		case <-s.gone:
+		case <-ctx.Done():
+		}
+	}
+}
+
 func (h *Host) enter(s *stream) {
 	s.restart.started(s.addStatus)
 	h.mu.Lock()
@@ -303,6 +325,7 @@ func (h *Host) leave(s *stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.streams, s)
+	close(s.gone)
 }
 
 // refuse ends a stream before anything was read from it. cause is for an err without one.
@@ -338,6 +361,13 @@ func (h *Host) Status() []Status {
 		return cmp.Or(cmp.Compare(a.Upstream, b.Upstream), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Era, b.Era))
 	})
 	return all
+}
+
+// HasRun reports whether a server of an upstream has ever answered.
+func (h *Host) HasRun(upstream string) bool {
+	h.restarts.mu.Lock()
+	defer h.restarts.mu.Unlock()
+	return h.restarts.up[upstream] > 0
 }
 
 // Stop ends the shared servers, which outlive their streams, by force when ctx is done. It

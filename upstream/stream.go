@@ -73,6 +73,7 @@ type stream struct {
 
 	ends    atomic.Bool   // end has begun
 	ended   chan struct{} // closed when end is done
+	gone    chan struct{} // closed by the host when nothing is left
 	endOnce sync.Once
 	err     error // the end; written before ended is closed
 
@@ -85,7 +86,7 @@ type stream struct {
 func newStream(ctx context.Context, t target, id serverID, c jsonrpc.Conn, log *slog.Logger) *stream {
 	modern, together := id.era == mcp.Modern, t.up.together(id.era)
 	return &stream{
-		ctx: ctx, target: t, id: id, c: c, log: log, began: time.Now(), ended: make(chan struct{}),
+		ctx: ctx, target: t, id: id, c: c, log: log, began: time.Now(), ended: make(chan struct{}), gone: make(chan struct{}),
 		inFlight: newInFlight(modern, modern && together, !modern && !together && !t.up.Relates),
 	}
 }

@@ -47,6 +47,11 @@ type Upstream struct {
 	// nil refuses it.
 	Roots []string
 
+	// IdleStop is how long a server that streams share runs without use. Zero: for a
+	// minute after its last stream if it is modern, else until [Host.Stop]. A server with
+	// a stream of its own runs as long as that.
+	IdleStop time.Duration
+
 	StartTimeout time.Duration // for the answer to initialize or server/discover; zero means 30 s
 }
 

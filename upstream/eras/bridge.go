@@ -24,8 +24,9 @@ type Bridge struct {
 	// over HTTP, rather than a guess. Nil means that it is a guess for all.
 	Relates func(upstream string) bool
 
-	Idle       time.Duration // how long an unused session is kept; zero means 5 min
-	SuspendFor time.Duration // how long a suspended call waits for its client; zero means 10 min
+	Idle       time.Duration                       // how long an unused session is kept; zero means 5 min
+	IdleOf     func(upstream string) time.Duration // the same for one upstream, if it is shorter; zero means Idle. May be nil
+	SuspendFor time.Duration                       // how long a suspended call waits for its client; zero means 10 min
 
 	Log *slog.Logger // nil discards
 
@@ -74,7 +75,14 @@ func (b *Bridge) begun() {
 	forced, b.force = context.WithCancel(context.Background())
 	b.lifetime.open = func(upstream, key string) jsonrpc.Conn { return b.Open(forced, upstream, key, mcp.Legacy) }
 	b.relates = func(upstream string) bool { return b.Relates != nil && b.Relates(upstream) }
-	b.idle, b.suspendFor = orElse(b.Idle, 5*time.Minute), orElse(b.SuspendFor, 10*time.Minute)
+	b.suspendFor = orElse(b.SuspendFor, 10*time.Minute)
+	b.idle = func(upstream string) time.Duration {
+		idle := orElse(b.Idle, 5*time.Minute)
+		if b.IdleOf != nil {
+			idle = min(idle, orElse(b.IdleOf(upstream), idle))
+		}
+		return idle
+	}
 	b.lifetime.logger = b.logger
 	b.forget = func(id accountID) { delete(b.accounts, id) }
 }

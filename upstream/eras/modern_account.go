@@ -34,11 +34,12 @@ const (
 // A lifetime is the part of a Bridge that its accounts use: its settings and its end.
 type lifetime struct {
 	// Static once there is an account.
-	open             func(upstream, key string) jsonrpc.Conn // opens a legacy stream
-	relates          func(upstream string) bool              // see Bridge.Relates
-	idle, suspendFor time.Duration
-	logger           func() *slog.Logger
-	forget           func(accountID) // forgets an account without uses, with mu held
+	open       func(upstream, key string) jsonrpc.Conn // opens a legacy stream
+	relates    func(upstream string) bool              // see Bridge.Relates
+	idle       func(upstream string) time.Duration     // see Bridge.Idle
+	suspendFor time.Duration
+	logger     func() *slog.Logger
+	forget     func(accountID) // forgets an account without uses, with mu held
 
 	asking sync.Map       // upstreams whose requests do not name their call
 	timers timers.Set     // of all accounts

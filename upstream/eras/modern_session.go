@@ -74,7 +74,7 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 	l.subs.Ask = func(method string, params json.RawMessage, _ mcp.Subscribing[*modernListen], answered func(*jsonrpc.Message)) {
 		l.ask(method, params, answered)
 	}
-	l.idle = g.a.after(g.a.life.idle, l.reap)
+	l.idle = g.a.after(l.idleFor(), l.reap)
 	return l
 }
 
@@ -345,14 +345,17 @@ func (l *legacySession) onlyWorks() bool {
 	return l.state == sessionReady && len(l.calls) == l.working && len(l.listens) == 0
 }
 
+// idleFor returns how long the session is kept without use.
+func (l *legacySession) idleFor() time.Duration { return l.a.life.idle(l.a.id.upstream) }
+
 // reap ends a session that has not been used for a while.
 func (l *legacySession) reap() {
 	if l.state == sessionEnded {
 		return
 	}
-	if left := l.a.life.idle - time.Since(l.used); l.busy() || left > 0 {
+	if left := l.idleFor() - time.Since(l.used); l.busy() || left > 0 {
 		if left <= 0 {
-			left = l.a.life.idle
+			left = l.idleFor()
 		}
 		l.idle = l.a.after(left, l.reap)
 		return

@@ -379,3 +379,29 @@ func TestStopForcesNobodyBeforeItsTime(t *testing.T) {
 		}
 	})
 }
+
+// An upstream may have a shorter time, but no longer one.
+func TestSessionsOfOneUpstreamAreReaped(t *testing.T) {
+	for idle, want := range map[time.Duration]time.Duration{0: time.Minute, 20 * time.Second: 20 * time.Second, time.Hour: time.Minute} {
+		inPool(t, func(k *pooled) {
+			k.b.IdleOf = func(upstream string) time.Duration {
+				if upstream != "up" {
+					t.Errorf("asked for %s", upstream)
+				}
+				return idle
+			}
+			k.call("c", 1, "tools/list")
+			k.hello("s0", "{}")
+			k.serve("s0")
+			k.answered("c", 1, 0)
+			time.Sleep(want - time.Second)
+			k.call("c", 2, "tools/list")
+			k.serve("s0")
+			k.answered("c", 2, 0)
+			time.Sleep(want - time.Second)
+			k.quiet()
+			time.Sleep(time.Second)
+			k.ended("s0", "")
+		})
+	}
+}

@@ -12,9 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
-// modernIdle is how long a modern server runs without a stream. Ending it loses nothing, since it has no sessions.
-const modernIdle = time.Minute
-
 // ErrTried is the end of a server on trial that turned out not to speak the era.
 var ErrTried = errors.New("it does not speak this era")
 
@@ -37,8 +34,6 @@ type modernServer struct {
 
 	// Guarded by session.mu.
 	silence *timers.Timer // runs until server/discover is answered on trial
-	idle    *timers.Timer // runs while there is no member
-	retired bool          // accepts no more members, and ends
 	misfit  bool          // the session ends because the server speaks the other era
 }
 
@@ -46,45 +41,6 @@ func newModernServer(up Upstream, trial bool) *modernServer {
 	m := &modernServer{pinned: up.Modern, misread: up.Misread, decided: make(chan struct{})}
 	m.trial.Store(trial)
 	return m
-}
-
-// stopIdleLocked stops the idle timer, if there is one.
-func (s *sharedSession) stopIdleLocked() {
-	if s.modern != nil {
-		s.modern.idle.Stop()
-		s.modern.idle = nil
-	}
-}
-
-// idleLocked starts the idle timer of a modern server without members.
-func (s *sharedSession) idleLocked() {
-	if s.modern == nil || s.over || s.welcome == nil || len(s.members) > 0 {
-		return
-	}
-	s.stopIdleLocked()
-	s.modern.idle = s.timers.After(modernIdle, s.idled)
-}
-
-func (s *sharedSession) idled() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.members) == 0 {
-		s.retireLocked(jsonrpc.CauseIdle)
-	}
-}
-
-func (s *sharedSession) endIdle() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.modern != nil && s.modern.idle != nil && len(s.members) == 0 {
-		s.retireLocked(jsonrpc.CauseIdle)
-	}
-}
-
-// retireLocked ends the session. The next client gets a new one.
-func (s *sharedSession) retireLocked(cause jsonrpc.Cause) {
-	s.modern.retired = true
-	s.stopLocked(cause)
 }
 
 // forwardModern forwards a request of a modern client. The server itself refuses unknown methods.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -25,6 +26,8 @@ type Upstream struct {
 	// error that is [ErrTried] if onTrial, which reports whether the era is not known yet,
 	// was true until then.
 	Serve func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error
+
+	Idle time.Duration // how long its server runs without use; zero: for a while if it is modern, else for ever
 
 	Modern  bool   // configured as modern, whatever it answers
 	Misread func() // called if it turns out not to speak the modern era
@@ -53,11 +56,13 @@ type sharedSession struct {
 	log       *slog.Logger
 	ambiguous func(upstream string) // nil for none
 	forced    context.Context       // done when all sessions end by force
+	ends      chan struct{}         // closed by run when the stream to the server has ended
 	server    *peer.Peer
 	modern    *modernServer // nil in the legacy era
 	timers    timers.Set
 	wg        sync.WaitGroup // calls of ambiguous
 	own       jsonrpc.Room   // of our own messages, unbounded
+	used      atomic.Int64   // when a client joined or a call was over, in ns since 1970, if the upstream has an Idle
 
 	mu       sync.Mutex // guards the fields below and the members' fields that say so
 	members  map[*member]struct{}
@@ -71,6 +76,8 @@ type sharedSession struct {
 	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor
 	dropped  int                  // messages that could concern any of several clients
 	cause    jsonrpc.Cause        // of an end that this side began; zero before
+	idle     *timers.Timer        // runs while there is no member, if that ends the session
+	retired  bool                 // accepts no more members, and ends
 	over     bool
 }
 
@@ -85,12 +92,16 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 }
 
 func newSharedSession(forced context.Context, up Upstream, log *slog.Logger) *sharedSession {
-	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, members: make(map[*member]struct{})}
+	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, ends: make(chan struct{}), members: make(map[*member]struct{})}
 	s.subs.Ask, s.level.ask = s.askSub, s.askLevel
-	s.server = peer.New(peer.Options{
+	o := peer.Options{
 		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropDuplicates, Apart: true,
 		Request: s.asked, Notified: s.notified,
-	})
+	}
+	if up.Idle > 0 {
+		o.Over = s.noteUse
+	}
+	s.server = peer.New(o)
 	s.server.Hold(afterWelcome)
 	return s
 }
@@ -98,6 +109,7 @@ func newSharedSession(forced context.Context, up Upstream, log *slog.Logger) *sh
 // run serves near, the stream to the server, until it has ended.
 func (s *sharedSession) run(near jsonrpc.Conn) {
 	err := s.server.Run(context.Background(), near)
+	close(s.ends)
 	s.ended(err)
 	s.server.End(err)
 	s.timers.End()
@@ -193,6 +205,7 @@ func (s *sharedSession) initialized(answer *jsonrpc.Message) {
 		s.greetLocked(m)
 	}
 	s.level.bring()
+	s.idleLocked()
 }
 
 // askLevel asks the server for the log level that clients want.
@@ -221,10 +234,11 @@ func (s *sharedSession) greetLocked(m *member) {
 func (s *sharedSession) join(m *member) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || s.modern != nil && s.modern.retired {
+	if s.over || s.retired {
 		return false
 	}
 	s.stopIdleLocked()
+	s.used.Store(time.Now().UnixNano())
 	m.s = s
 	s.members[m] = struct{}{}
 	return true

@@ -101,9 +101,15 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 	} else {
 		s.initialize(s.initialized)
 	}
+	before := p.open[sessionID{up.Name, era}]
 	p.open[sessionID{up.Name, era}] = s
 	return s, func() {
-		p.wg.Go(func() { _ = up.Serve(p.forced, era, far, onTrial) }) // near.Recv returns it, too
+		p.wg.Go(func() {
+			if before != nil && up.Idle > 0 {
+				<-before.ends // now its server is being stopped, and Serve can wait for that
+			}
+			_ = up.Serve(p.forced, era, far, onTrial) // near.Recv returns it, too
+		})
 		p.wg.Go(func() { s.run(near) })
 	}
 }
