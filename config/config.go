@@ -119,6 +119,7 @@ type Upstream struct {
 	RequestTimeout time.Duration `key:"requestTimeout" default:"0s" doc:"for an answer or progress, without a maximum. It pauses while the client is asked something; '0': as long as the client waits"`
 	WriteTimeout   time.Duration `key:"writeTimeout" default:"60s" min:"1ns" doc:"a server that does not read stdin for this time is stopped"`
 	StopGrace      time.Duration `key:"stopGrace" default:"2s" min:"1ns" doc:"time between closing stdin and SIGTERM, and again before SIGKILL"`
+	IdleStop       time.Duration `key:"idleStop" default:"0s" doc:"a server without work for this time [rests](operations.md#servers-that-rest): it is stopped, and the next request starts it again. '0': never. Not for a server that keeps state in memory"`
 	Prefix         *string       `key:"prefix" is:"prefix" shown:"its name" doc:"replaces the upstream's name in the names that clients see; '\"\"': no prefix"`
 	Tools          Tools         `key:"tools" doc:"globs on the server's own tool names; deny wins. Calls are refused, too"`
 }

@@ -49,7 +49,7 @@ func wantFull(dir string) *Config {
 				Cwd:        filepath.Join(dir, "data"),
 			},
 			StartTimeout: time.Second, RequestTimeout: 2 * time.Second,
-			WriteTimeout: 3 * time.Second, StopGrace: 4 * time.Second,
+			WriteTimeout: 3 * time.Second, StopGrace: 4 * time.Second, IdleStop: 15 * time.Minute,
 			Prefix: &bare,
 			Tools:  Tools{Allow: []string{"read_*", "repo/*"}, Deny: []string{"*_all"}},
 		}, {

@@ -54,7 +54,7 @@ func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 		remotes:     make(map[string]*remote.Server),
 	}
 	h.proxies = linkedProxies{keptFor: 30 * time.Second, forget: h.forget}
-	h.bridge = &eras.Bridge{Open: h.host.Open, Relates: h.relates, Log: log}
+	h.bridge = &eras.Bridge{Open: h.host.Open, Relates: h.relates, IdleOf: h.idleStop, Log: log}
 	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
@@ -213,6 +213,13 @@ func (h *hosting) relates(name string) bool {
 	defer h.mu.Unlock()
 	u := h.configs[name]
 	return !u.Shared && strings.HasPrefix(u.URL, "http")
+}
+
+// idleStop returns the idleStop of an upstream.
+func (h *hosting) idleStop(name string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.configs[name].IdleStop
 }
 
 // configured returns the names of the upstreams, sorted.

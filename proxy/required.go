@@ -142,19 +142,22 @@ func (r *required) keep(u *requiredUpstream) {
 // watch returns when a shared server is gone.
 func (r *required) watch(u *requiredUpstream) {
 	for rest(u.ctx, lookPause); u.ctx.Err() == nil; rest(u.ctx, lookPause) {
-		if why := r.missing(u.config.Name); why != "" {
+		if why := r.missing(u.config); why != "" {
 			r.set(u, why)
 			return
 		}
 	}
 }
 
-// missing returns why no server of a shared upstream runs, "" if one does.
-func (r *required) missing(name string) string {
+// missing returns why no server of a shared upstream runs, "" if one does, or rests.
+func (r *required) missing(u config.Upstream) string {
 	why := "does not run"
+	if u.IdleStop > 0 {
+		why = ""
+	}
 	for _, s := range r.host.Status() {
 		switch {
-		case s.Upstream != name:
+		case s.Upstream != u.Name:
 		case s.State == upstream.StateStarting || s.State == upstream.StateRunning:
 			return ""
 		case s.Cause != "":

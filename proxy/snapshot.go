@@ -57,12 +57,17 @@ func (p *Proxy) traffic() []observe.Traffic {
 	waiting := p.router.Traffic()
 	all := p.host.traffic()
 	for i, t := range all {
-		all[i].InFlight, all[i].QueuedBytes = waiting[t.Upstream].InFlight, waiting[t.Upstream].QueuedBytes
+		now := waiting[t.Upstream]
+		all[i].InFlight, all[i].QueuedBytes, all[i].Resting = now.InFlight, now.QueuedBytes, now.Resting
+		if t.State == stateIdle && now.Resting > 0 {
+			all[i].State = stateResting
+		}
 	}
 	for _, l := range p.links.snapshot() {
 		for _, name := range l.Upstreams {
 			all = append(all, observe.Traffic{
 				Upstream: name, Link: l.Name, InFlight: waiting[name].InFlight, QueuedBytes: waiting[name].QueuedBytes,
+				Resting: waiting[name].Resting,
 			})
 		}
 	}
@@ -77,6 +82,9 @@ func (h *Host) traffic() []observe.Traffic {
 	all := h.half.traffic()
 	for i, t := range all {
 		all[i].InFlight = inFlight[t.Upstream]
+		if t.State == stateIdle && h.half.idleStop(t.Upstream) > 0 && h.half.host.HasRun(t.Upstream) {
+			all[i].State = stateResting // or its clients have left, which a host cannot tell
+		}
 	}
 	return h.operators.recently(all)
 }
@@ -238,8 +246,9 @@ func (h *Host) Explain(name, as string) (*Explanation, error) {
 }
 
 const (
-	stateFailed = "failed"
-	stateIdle   = "idle"
+	stateFailed  = "failed"
+	stateResting = "resting" // it was stopped because it was idle
+	stateIdle    = "idle"
 )
 
 // conditionOf returns the state of an upstream with these servers, of which there is at least one, and the last failure

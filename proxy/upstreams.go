@@ -47,7 +47,7 @@ func closeCredentials(r *remote.Server) {
 
 // upstreamOf returns how the host reaches an upstream, and its remote server unless it is a process.
 func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remote.Server, error) {
-	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, Shared: u.Shared, Roots: u.Roots}
+	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, IdleStop: u.IdleStop, Shared: u.Shared, Roots: u.Roots}
 	if u.Command != "" {
 		up.Command = commandOf(u)
 		return up, nil, nil
@@ -101,7 +101,7 @@ func limitsOf(cfg *config.Config) jsonrpc.Limits {
 // routeOf returns what the router needs to know of an upstream that runs here.
 func routeOf(u config.Upstream) session.Upstream {
 	return session.Upstream{
-		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout,
+		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout, IdleStop: u.IdleStop,
 		Allow: u.Tools.Allow, Deny: u.Tools.Deny,
 	}
 }
@@ -114,12 +114,17 @@ type settings struct {
 	RequestTimeout string   `json:"requestTimeout,omitempty"`
 	Allow          []string `json:"allow,omitempty"`
 	Deny           []string `json:"deny,omitempty"`
+	IdleStop       string   `json:"idleStop,omitempty"` // older hosts announce none
 }
 
 // announcementOf returns what a host announces of an upstream.
 func announcementOf(u config.Upstream) link.Upstream {
 	r := routeOf(u)
-	text, err := json.Marshal(settings{r.Prefix, r.StartTimeout.String(), r.RequestTimeout.String(), r.Allow, r.Deny})
+	s := settings{r.Prefix, r.StartTimeout.String(), r.RequestTimeout.String(), r.Allow, r.Deny, ""}
+	if r.IdleStop > 0 {
+		s.IdleStop = r.IdleStop.String()
+	}
+	text, err := json.Marshal(s)
 	if err != nil { // impossible for strings
 		panic(err)
 	}
@@ -138,10 +143,11 @@ func routeFrom(u link.Upstream) (session.Upstream, error) {
 	if s.Prefix != nil && !fitPrefix.MatchString(*s.Prefix) {
 		return route, errSettings
 	}
-	var errs [2]error
+	var errs [3]error
 	route.StartTimeout, errs[0] = parseDuration(s.StartTimeout)
 	route.RequestTimeout, errs[1] = parseDuration(s.RequestTimeout)
-	return route, cmp.Or(errs[0], errs[1])
+	route.IdleStop, errs[2] = parseDuration(s.IdleStop)
+	return route, cmp.Or(errs[:]...)
 }
 
 var (

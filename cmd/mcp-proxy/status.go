@@ -98,7 +98,8 @@ func serversOf(now *proxy.Snapshot, upstream string) (n int) {
 	return n
 }
 
-// note returns the last column of an upstream: queued bytes, suspended calls and its failure.
+// note returns the last column of an upstream: queued bytes, suspended calls, clients for which it rests, and its
+// failure.
 func note(t proxy.Traffic, at time.Time) string {
 	var notes []string
 	if t.QueuedBytes > 0 {
@@ -106,6 +107,9 @@ func note(t proxy.Traffic, at time.Time) string {
 	}
 	if t.Suspended > 0 {
 		notes = append(notes, fmt.Sprintf("%d suspended", t.Suspended))
+	}
+	if t.Resting > 0 && t.State != "resting" {
+		notes = append(notes, fmt.Sprintf("rests for %d", t.Resting))
 	}
 	if f := t.Failed; f.InARow > 0 {
 		text := f.Says + " (" + f.Event + ")"

@@ -143,7 +143,7 @@ function list(section, items, keyOf, make, note = items.length || "") {
 
 /* Upstreams */
 
-const classes = { "crash loop": "crash", failed: "waiting" }; // of states that do not look as they are called
+const classes = { "crash loop": "crash", failed: "waiting", resting: "idle" }; // of states that do not look as they are called
 const alarm = { "crash loop": "bad", waiting: "warn", failed: "warn" };
 
 /** What an upstream is at, as a word, and how many servers it has. */
