@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -20,11 +22,11 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{"WebSocket", false, dialWebSocket, []string{"close", "vanish"}},
-	{"HTTP", false, dialHTTP, []string{"close", "vanish"}},
+	{"WebSocket", false, dialWebSocket, []string{"close", "hang up", "vanish"}},
+	{"HTTP", false, dialHTTP, []string{"close", "hang up", "vanish"}},
 	{"SSE", false, dialSSE, []string{"vanish"}},
 	{"stdio", false, dialPipes, []string{"close", "vanish", "die"}},
-	{"modern WebSocket", true, dialWebSocket, []string{"close", "vanish"}},
+	{"modern WebSocket", true, dialWebSocket, []string{"close", "hang up", "vanish"}},
 	{"modern HTTP", true, dialModernHTTP, []string{"vanish"}},
 	{"modern stdio", true, dialPipes, []string{"close", "vanish", "die"}},
 }
@@ -55,6 +57,7 @@ func dialPipes(w *world, tokens func() string, to receiver) (wire, error) {
 type client struct {
 	name  string
 	kind  *kind
+	world *world
 	wire  wire
 	rec   *recorder
 	plant *plant
@@ -73,7 +76,7 @@ type client struct {
 
 // join connects a client. It is nil if that failed, which the history says.
 func join(w *world, name string, k *kind, tokens func() string) *client {
-	c := &client{name: name, kind: k, rec: w.rec, plant: w.plant, open: map[string]*operation{}, asks: map[string]string{},
+	c := &client{name: name, kind: k, world: w, rec: w.rec, plant: w.plant, open: map[string]*operation{}, asks: map[string]string{},
 		wait: map[string]chan struct{}{}, hello: make(chan bool, 1)}
 	c.over, c.end = context.WithCancel(w.patience)
 	c.rec.add(name, Join, "", k.name)
@@ -111,9 +114,11 @@ func (c *client) connect(w *world, tokens func() string) (err error) {
 	}
 }
 
-// follow subscribes to resources, if updates of them can come: over HTTP the legacy era has a stream for that, which
-// this client does not open.
+// follow subscribes to resources. Updates of them have a stream of their own over HTTP.
 func (c *client) follow() {
+	if w, ok := c.wire.(*posts); ok && !w.modern {
+		w.listen()
+	}
 	switch {
 	case c.kind.modern:
 		uris := make([]string, len(followed))
@@ -122,7 +127,7 @@ func (c *client) follow() {
 		}
 		c.wire.send(&message{ID: json.RawMessage(`"listen"`), Method: "subscriptions/listen", Params: encode(object{
 			"notifications": object{"resourceSubscriptions": uris}, "_meta": c.meta()})})
-	case c.kind.name != "HTTP":
+	default:
 		for _, server := range followed {
 			c.mu.Lock()
 			c.last++
@@ -135,7 +140,7 @@ func (c *client) follow() {
 }
 
 // abilities are what clients can be asked.
-var abilities = object{"elicitation": object{}, "sampling": object{}}
+var abilities = object{"elicitation": object{}, "sampling": object{}, "extensions": object{extensionTasks: object{}}}
 
 // meta is what each request of a modern client has.
 func (c *client) meta() object {
@@ -150,20 +155,17 @@ func (c *client) do(o *operation) {
 	c.wait[o.Nonce] = make(chan struct{})
 	done := c.wait[o.Nonce]
 	c.mu.Unlock()
+	c.aim(o)
 	c.rec.add(c.name, Sent, o.Nonce, string(encode(o)))
-	c.request(o, object{})
-	if o.CancelAfter > 0 {
-		select {
-		case <-done:
-		case <-c.over.Done():
-		case <-time.After(o.CancelAfter):
+	c.start(o)
+	switch {
+	case o.CancelAfter > 0:
+		if c.waits(done, o.CancelAfter) {
 			c.cancel(o)
-			select {
-			case <-done:
-			case <-c.over.Done():
-			case <-time.After(200 * time.Millisecond):
-			}
+			c.waits(done, 200*time.Millisecond)
 		}
+		return
+	case o.DropAfter > 0 && c.waits(done, o.DropAfter) && c.loses(o):
 		return
 	}
 	select {
@@ -172,25 +174,75 @@ func (c *client) do(o *operation) {
 	}
 }
 
-func (c *client) request(o *operation, more object) {
+// waits waits for an outcome, and reports whether there is none after a time.
+func (c *client) waits(outcome <-chan struct{}, d time.Duration) bool {
+	select {
+	case <-outcome:
+	case <-c.over.Done():
+	case <-time.After(d):
+		return true
+	}
+	return false
+}
+
+// loses drops the response to an operation on legacy HTTP, and reports whether its outcome is lost.
+func (c *client) loses(o *operation) bool {
+	w, ok := c.wire.(*posts)
+	if id := c.idOf(o); ok && !w.modern && id != "" && !w.lose(id, o.Resume) {
+		c.rec.add(c.name, Lost, o.Nonce, "")
+		return true
+	}
+	return false
+}
+
+// idOf returns the id of the last request of an operation.
+func (c *client) idOf(o *operation) (id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := 0
+	for i, open := range c.open {
+		if n, _ := strconv.Atoi(i); open == o && n > last {
+			id, last = i, n
+		}
+	}
+	return id
+}
+
+// start sends the first request of an operation.
+func (c *client) start(o *operation) {
+	switch {
+	case o.Server != "":
+		c.call(o, object{})
+	case o.Theirs != "":
+		c.request(o, o.Method, object{"taskId": o.Theirs})
+	default:
+		c.request(o, cmp.Or(o.Method, "tools/list"), object{})
+	}
+}
+
+func (c *client) call(o *operation, p object) {
+	p["name"], p["arguments"] = o.Server+"__"+tool, o.call
+	if o.Task != "" && !c.kind.modern {
+		p["task"] = object{"ttl": 60_000}
+	}
+	if o.Progress > 0 {
+		p["_meta"] = object{"progressToken": o.Nonce}
+	}
+	c.request(o, "tools/call", p)
+}
+
+// request sends a request of an operation.
+func (c *client) request(o *operation, method string, p object) {
 	c.mu.Lock()
 	c.last++
 	id := strconv.Itoa(c.last)
 	c.open[id] = o
 	c.mu.Unlock()
-	p, method := more, "tools/list"
-	meta := object{}
 	if c.kind.modern {
-		meta = c.meta()
-	}
-	if o.Server != "" {
-		method = "tools/call"
-		p["name"], p["arguments"] = o.Server+"__"+tool, o.call
-		if o.Progress > 0 {
-			meta["progressToken"] = o.Nonce
+		meta := c.meta()
+		if given, ok := p["_meta"].(object); ok {
+			maps.Copy(meta, given)
 		}
-	}
-	if len(meta) > 0 {
 		p["_meta"] = meta
 	}
 	c.wire.send(&message{ID: json.RawMessage(id), Method: method, Params: encode(p)})
@@ -202,15 +254,7 @@ func (c *client) cancel(o *operation) {
 		c.rec.add(c.name, Cancel, o.Nonce, "sent")
 		return
 	}
-	c.mu.Lock()
-	id := ""
-	for i, open := range c.open {
-		if open == o {
-			id = i
-		}
-	}
-	c.mu.Unlock()
-	if id != "" {
+	if id := c.idOf(o); id != "" {
 		c.rec.add(c.name, Cancel, o.Nonce, "")
 		c.wire.cancel(id)
 		c.rec.add(c.name, Cancel, o.Nonce, "sent")
@@ -280,10 +324,14 @@ func (c *client) response(m *message) {
 		return
 	}
 	if m.Error != nil {
+		if c.lateCancel(o, m) {
+			return
+		}
 		c.outcome(o, Failed, string(m.Error))
 		return
 	}
 	var r struct {
+		taskAnswer
 		ResultType        string
 		StructuredContent json.RawMessage
 		RequestState      string
@@ -302,7 +350,11 @@ func (c *client) response(m *message) {
 			c.rec.add(c.name, Question, p.asker(), q.Method)
 			replies[key] = answerTo(&p)
 		}
-		c.request(o, object{"inputResponses": replies, "requestState": r.RequestState})
+		c.call(o, object{"inputResponses": replies, "requestState": r.RequestState})
+	case o.Theirs != "" || o.Method != "":
+		c.outcome(o, Result, string(m.Result))
+	case o.Task != "" && r.StructuredContent == nil:
+		c.follows(o, r.taskAnswer, string(m.Result))
 	case o.Server == "":
 		c.outcome(o, Result, string(encode(r.Tools)))
 	case r.StructuredContent == nil:

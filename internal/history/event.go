@@ -32,6 +32,7 @@ const (
 	Result   What = "result"   // got a result [the structured content]
 	Failed   What = "failed"   // got an error [the error object]
 	Cancel   What = "cancel"   // is about to cancel, or has done so ["sent"]
+	Lost     What = "lost"     // has dropped the connection of its response, which it will not resume
 	Progress What = "progress" // got progress [its number and message]
 	Question What = "question" // was asked something [the method]
 	Follows  What = "follows"  // is subscribed to the thing of a server [the server]

@@ -29,6 +29,7 @@ type record struct {
 	op        operation
 	sent      int64
 	outcomes  []Event
+	lost      bool // the client does not get the outcome
 	cancel    *Event
 	cancelled int64 // when that was sent
 	progress  []Event
@@ -149,6 +150,8 @@ func (r *record) add(e Event, j *judge) {
 	case Cancel:
 		r.cancel = cmp.Or(r.cancel, &e)
 		r.cancelled = e.At
+	case Lost:
+		r.lost = true
 	case Progress:
 		r.progress = append(r.progress, e)
 	case Question:
@@ -192,14 +195,14 @@ func (j *judge) outcome(r *record) {
 	switch {
 	case len(r.outcomes) > 1:
 		j.found(1, fmt.Sprintf("%s has %d outcomes", r.nonce, len(r.outcomes)), r.nonce)
-	case len(r.outcomes) > 0 || r.cancel != nil:
-	case over == 0, j.waited(r, over), client.halfClosed() && r.sent < over && len(r.asked) == 0:
+	case len(r.outcomes) > 0 || r.cancel != nil || r.lost:
+	case over == 0, j.waited(r, over), client.halfClosed() && r.sent < over && len(r.asked) == 0 && r.op.Task == "":
 		j.found(1, r.nonce+" has no outcome", r.nonce)
 	}
 }
 
 // halfClosed reports whether a client on stdio has only closed its end, and read what came until there was no more.
-// A question of the modern era is an answer then, to which it cannot reply.
+// A question of the modern era is an answer then, to which it cannot reply; nor can it ask for the result of a task.
 func (l *life) halfClosed() bool {
 	return strings.HasSuffix(l.kind, "stdio") && l.why.What == Left && l.why.Text == "close"
 }
@@ -218,10 +221,10 @@ func (j *judge) execution(r *record) {
 		return
 	}
 	o := r.outcomes[0]
-	if o.What == Result && len(r.effects) == 0 && !unanswered(r, o) {
+	if o.What == Result && len(r.effects) == 0 && !unanswered(r, o) && !isCancelled(o) {
 		j.found(2, r.nonce+" has a result and was not executed", r.nonce)
 	}
-	if readFailure(o).Data.Phase == "not_sent" && len(r.effects)+len(r.began) > 0 && r.op.Ask == "" {
+	if readFailure(o).Data.Phase == "not_sent" && len(r.effects)+len(r.began) > 0 && r.op.Ask+r.op.Task == "" {
 		j.found(2, r.nonce+" was executed and its error says not_sent", r.nonce)
 	}
 }
@@ -249,7 +252,7 @@ func readFailure(e Event) (f failure) {
 // belongings judges that what came belongs to the call.
 func (j *judge) belongings(r *record) {
 	for _, o := range r.outcomes {
-		if o.What != Result || unanswered(r, o) && j.clients[r.client].over > 0 {
+		if o.What != Result || unanswered(r, o) && j.clients[r.client].over > 0 || isCancelled(o) || r.op.Method != "" {
 			continue
 		}
 		if r.op.Server == "" {
@@ -268,6 +271,7 @@ func (j *judge) belongings(r *record) {
 		}
 	}
 	j.questions(r)
+	j.tasks(r)
 	for _, e := range slices.Concat(r.began, r.effects) {
 		if !strings.HasPrefix(e.By, r.op.Server+"/") {
 			j.found(3, fmt.Sprintf("%s to %s came to %s", r.nonce, r.op.Server, e.By), r.nonce)
@@ -318,7 +322,7 @@ func (j *judge) cancellation(r *record) {
 	over := j.clients[r.client].over
 	for _, e := range r.stopped {
 		gone := over > 0 && over < e.At
-		if r.cancel == nil && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open",
+		if r.cancel == nil && r.op.Task != "cancel" && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open",
 			"stop host", "restart host", "kill host", "corrupt", "delay", "slice", "take descriptors") {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
@@ -373,25 +377,5 @@ func (j *judge) order(r *record) {
 	}
 	if r.outcomes[0].What == Result && len(r.progress) < r.op.Progress {
 		j.found(5, fmt.Sprintf("%s got %d of %d notifications before its result", r.nonce, len(r.progress), r.op.Progress), r.nonce)
-	}
-}
-
-// updates judges that the clients that follow a resource get its updates, and no others. Of updates that come one
-// after the other a client may get the last one alone.
-func (j *judge) updates(r *record) {
-	for _, e := range r.updated {
-		if e.Text != r.op.Server || r.op.Do != "touch" || !slices.Contains(followed, e.Text) {
-			j.found(3, fmt.Sprintf("%s got an update of %s because of %s", e.By, e.Text, r.nonce), r.nonce, e.By)
-		}
-	}
-	if r.op.Do != "touch" || len(r.effects) == 0 || len(r.outcomes) == 0 || r.outcomes[0].What != Result || j.died(r.op.Server, r.sent) {
-		return
-	}
-	for name, c := range j.clients {
-		since, follows := c.follows[r.op.Server]
-		stays := c.over == 0 || c.over > r.outcomes[0].At+int64(time.Second)
-		if follows && since < r.sent && stays && c.updated[r.op.Server] < r.effects[0].At {
-			j.found(5, fmt.Sprintf("%s got no update of %s because of %s", name, r.op.Server, r.nonce), r.nonce, name)
-		}
 	}
 }

@@ -18,16 +18,19 @@ func history(lines string) (events []Event) {
 
 func TestJudge(t *testing.T) {
 	const (
-		join  = "c0 join - WebSocket\nc1 join - stdio\n"
-		sent  = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
-		asks  = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
-		told  = "c0 result a " + `{"nonce":"a","server":"common/1","reply":"a"}` + "\n"
-		runs  = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
-		good  = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
-		lost  = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
-		slow  = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
-		touch = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
-		next  = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
+		join   = "c0 join - WebSocket\nc1 join - stdio\n"
+		sent   = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
+		asks   = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
+		task   = "c0 sent a " + `{"server":"common","nonce":"a","task":"cancel"}` + "\n"
+		ended  = "c0 result a " + `{"taskId":"task-a","status":"cancelled"}` + "\n"
+		theirs = "c1 sent b " + `{"method":"tasks/get","theirs":"task-a"}` + "\nc1 GOT\n"
+		told   = "c0 result a " + `{"nonce":"a","server":"common/1","reply":"a"}` + "\n"
+		runs   = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
+		good   = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
+		lost   = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
+		slow   = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
+		touch  = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
+		next   = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
 	)
 	lostIn, lostBefore := fmt.Sprintf(lost, "in_flight"), fmt.Sprintf(lost, "not_sent")
 	for _, tt := range []struct {
@@ -37,6 +40,9 @@ func TestJudge(t *testing.T) {
 		{"a call", join + sent + runs + good, nil},
 		{"no outcome", join + sent + runs, []int{1}},
 		{"no outcome for a client that left", join + sent + runs + "c0 left - close", nil},
+		{"no outcome for a client that lost it", join + sent + runs + "c0 lost a", nil},
+		{"two outcomes for a client that lost them", join + sent + runs + "c0 lost a\n" + good + good, []int{1}},
+		{"cancelled, though it was only lost", join + sent + "common/1 began a\nc0 lost a\ncommon/1 cancelled a", []int{4}},
 		{"no outcome at a half-close", join + strings.ReplaceAll(sent, "c0", "c1") + runs + "c1 left - close", []int{1}},
 		{"sent after a half-close", join + "c1 left - close\n" + strings.ReplaceAll(sent, "c0", "c1"), nil},
 		{"two outcomes", join + sent + runs + good + good, []int{1}},
@@ -54,6 +60,16 @@ func TestJudge(t *testing.T) {
 		{"another question", join + asks + "c0 question a elicitation/create\ncommon/1 replied a a\n" + runs + told, []int{3}},
 		{"another's reply", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a b\n" + runs + told, []int{3}},
 		{"a reply that nobody gave", join + asks + "common/1 replied a a\n" + runs + told, []int{3}},
+		{"a task", join + task + runs + good, nil},
+		{"a task that was cancelled", join + task + "common/1 began a\ncommon/1 cancelled a\n" + ended, nil},
+		{"a task that was cancelled and executed", join + task + runs + ended, []int{4}},
+		{"a task that somebody cancelled", join + strings.Replace(task, "cancel", "result", 1) + "common/1 began a\ncommon/1 cancelled a\n" + ended, []int{4}},
+		{"a task that ran twice", join + task + runs + runs + good, []int{2}},
+		{"another's task", join + strings.Replace(theirs, "GOT", `result b {"taskId":"task-a"}`, 1), []int{3}},
+		{"another's task, refused", join + strings.Replace(theirs, "GOT", `failed b {"code":-32602}`, 1), nil},
+		{"another's task in a list", "c.1 join - stdio\n" + join + task + runs + good + "c.1 sent b {\"method\":\"tasks/list\"}\n" +
+			`c.1 result b {"tasks":[{"taskId":"common__task-a"}]}`, []int{3}},
+		{"a task that is unknown", join + task + `c0 failed a {"code":-32602}`, []int{6}},
 		{"progress of another", join + sent + "c1 progress a 1 a\n" + runs + good, []int{3}},
 		{"progress after the answer", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good + "c0 progress a 1 a", []int{5}},
 		{"progress that is missing", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good, []int{5}},

@@ -67,6 +67,7 @@ type params struct {
 		Content struct{ Text string }
 	}
 
+	TaskID        string        `json:"taskId,omitempty"`
 	URI           string        `json:"uri,omitempty"`          // of a subscription, and of an update
 	Cause         string        `json:"cause,omitempty"`        // of an update: the nonce of the call, which is ours alone
 	Notifications notifications `json:"notifications,omitzero"` // of a listen, and of its acknowledgment
@@ -102,6 +103,7 @@ type call struct {
 	Nonce    string `json:"nonce"`
 	MS       int    `json:"ms,omitempty"`       // how long it takes
 	Progress int    `json:"progress,omitempty"` // how many notifications it sends
+	Task     string `json:"task,omitempty"`     // it is run as a task, whose result the client gets, or which it cancels: result, cancel
 	Ask      string `json:"ask,omitempty"`      // the method of the question that it asks its client before its effect
 
 	// Instead of nothing, of a register of the server: get returns its value, set sets it to Value, and add counts

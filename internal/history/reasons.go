@@ -49,6 +49,7 @@ func (j *judge) reasons(r *record) {
 		case over > 0 && over < o.At, r.cancel != nil && f.Code == -32800:
 		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
 			strings.HasPrefix(j.clients[r.client].kind, "modern")):
+		case j.taskFailed(r, f):
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
 		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&

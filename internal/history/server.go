@@ -20,6 +20,9 @@ type server struct {
 	journal  *journal
 	register register
 	fault    string // what it does wrong, one of plants; "" for nothing
+
+	mu    sync.Mutex       // guards the field below, and the tasks
+	tasks map[string]*task // by id
 }
 
 // runServer is the program of a server: on stdin and stdout, or at an address.
@@ -37,7 +40,8 @@ func runServer(args []string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{*name, *era == "modern", j, register(*dir + "/" + *name + ".register"), *fault}
+	s := &server{name: *name, modern: *era == "modern", journal: j, register: register(*dir + "/" + *name + ".register"),
+		fault: *fault, tasks: map[string]*task{}}
 	j.add(Started, "", "")
 	if s.fault == "leave a process" {
 		if err := startDetached(*dir); err != nil {
@@ -104,6 +108,15 @@ func (c *connection) handle(ctx context.Context, m *message) (done <-chan struct
 		c.replied(m)
 	case m.Method == "notifications/cancelled":
 		c.cancel(string(p.RequestID))
+	case m.Method == "tools/call" && p.Arguments.Task != "":
+		c.startTask(m, p.Arguments)
+	case strings.HasPrefix(m.Method, "tasks/"):
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.aboutTask(m, p)
+		}()
+		return ended
 	case m.Method == "tools/call":
 		ctx, stop := context.WithCancel(ctx)
 		c.mu.Lock()
@@ -150,7 +163,10 @@ func (c *connection) answer(m *message, p params) {
 	}
 	capabilities := object{"tools": object{}, "resources": object{"subscribe": true}}
 	result := object{}
-	if c.modern {
+	if !c.modern {
+		capabilities["tasks"] = object{"list": object{}, "cancel": object{}, "requests": object{"tools": object{"call": object{}}}}
+	} else {
+		capabilities["extensions"] = object{extensionTasks: object{}}
 		result = object{"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
 	}
 	switch m.Method {
@@ -162,7 +178,8 @@ func (c *connection) answer(m *message, p params) {
 		result["supportedVersions"] = []string{modernVersion}
 		result["capabilities"] = capabilities
 	case "tools/list":
-		result["tools"] = []object{{"name": tool, "inputSchema": object{"type": "object"}}}
+		result["tools"] = []object{{"name": tool, "inputSchema": object{"type": "object"},
+			"execution": object{"taskSupport": "optional"}}}
 	case "resources/list":
 		result["resources"] = []object{{"uri": thingOf(c.name), "name": "thing"}}
 	case "resources/templates/list":

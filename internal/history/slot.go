@@ -10,10 +10,17 @@ import (
 
 // An operation is what a client asks for: a call of a server, or its list of tools.
 type operation struct {
-	Server string `json:"server"` // "" for a list
+	Server string `json:"server"`           // "" for a list
+	Method string `json:"method,omitempty"` // of what is asked of no server: a list, of tools if it is "", or something about Theirs
+	Theirs string `json:"theirs,omitempty"` // the task of another principal
 	call
 
+	task string // the id of its task
+
+	CancelTask  time.Duration `json:"cancelTask,omitempty"`  // when it cancels its task
 	CancelAfter time.Duration `json:"cancelAfter,omitempty"` // 0: it is not cancelled
+	DropAfter   time.Duration `json:"dropAfter,omitempty"`   // when a client on legacy HTTP drops the response; 0: never
+	Resume      bool          `json:"resume,omitempty"`      // it resumes the response then
 }
 
 // A slot is where one client comes after the other. Each is a plan that a seed gives.
@@ -44,7 +51,7 @@ func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
 	var doing sync.WaitGroup
 	room := make(chan struct{}, 1+random.IntN(6)) // operations at once
 	for i := range 10 + random.IntN(60) {
-		o := s.world.plan(random, fmt.Sprintf("%s:%d", c.name, i))
+		o := s.world.plan(random, fmt.Sprintf("%s:%d", c.name, i), c.kind.modern)
 		select {
 		case room <- struct{}{}:
 		case <-c.over.Done():
@@ -75,9 +82,9 @@ func sleep(ctx context.Context, d time.Duration) {
 func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] }
 
 // plan is the next operation of a client.
-func (w *world) plan(random *rand.Rand, nonce string) *operation {
+func (w *world) plan(random *rand.Rand, nonce string, modern bool) *operation {
 	o := &operation{Server: pick(random, servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
-	switch random.IntN(11) {
+	switch random.IntN(13) {
 	case 0:
 		return &operation{call: call{Nonce: nonce}} // a list
 	case 1, 2:
@@ -92,7 +99,17 @@ func (w *world) plan(random *rand.Rand, nonce string) *operation {
 	case 8:
 		o.Server, o.Do = pick(random, followed), "touch"
 	case 9:
-		o.MS = 200 + random.IntN(800)
+		o.Task, o.MS = pick(random, []string{"result", "cancel"}), random.IntN(300)
+		o.Server, o.CancelTask = pick(random, tasking[modern]), time.Duration(random.IntN(200))*time.Millisecond
+	case 10:
+		method := pick(random, []string{"tasks/get", "tasks/cancel", "tasks/list"})
+		if method == "tasks/list" && modern { // that era has no such list
+			method = "tasks/get"
+		}
+		return &operation{Method: method, call: call{Nonce: nonce}}
+	case 11:
+		o.MS, o.Progress = 200+random.IntN(800), random.IntN(6)
+		o.DropAfter, o.Resume = time.Duration(1+random.IntN(500))*time.Millisecond, random.IntN(2) == 0
 	}
 	return o
 }

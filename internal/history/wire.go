@@ -24,8 +24,9 @@ type wire interface {
 	// cancel ends a request in the way of this transport and era.
 	cancel(id string)
 
-	// leave goes in a way that the transport has: "close" says so, "vanish" does not. A client that started its
-	// proxy may also "die" itself: both pipes break. It returns when nothing more will arrive.
+	// leave goes in a way that the transport has: "close" says so and reads what still comes, "hang up" says so
+	// and reads nothing, and "vanish" says nothing. A client that started its proxy may also "die" itself: both
+	// pipes break. It returns when nothing more will arrive.
 	leave(how string)
 }
 
@@ -108,13 +109,15 @@ func (w *socket) send(m *message) {
 func (w *socket) cancel(id string) { notifyCancelled(w, id) }
 
 func (w *socket) leave(how string) {
-	if how == "vanish" {
-		_ = w.conn.NetConn().(*net.TCPConn).SetLinger(0)
-		w.conn.NetConn().Close()
-	} else {
+	if how != "vanish" {
 		w.mu.Lock()
 		_ = w.conn.WriteMessage(websocket.CloseMessage, websocket.FormatCloseMessage(1000, ""))
 		w.mu.Unlock()
+	} else {
+		_ = w.conn.NetConn().(*net.TCPConn).SetLinger(0)
+	}
+	if how != "close" {
+		w.conn.NetConn().Close()
 	}
 	<-w.done
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,14 @@ import (
 	"strings"
 	"sync"
 )
+
+// A response is what carries messages to the client, and can be resumed in the legacy era.
+type response struct {
+	// The mutex of the wire guards all.
+	stop    context.CancelFunc // of the connection that carries it
+	last    string             // the id of the last event
+	resumes bool               // the client opens it again when its connection ends
+}
 
 // posts are Streamable HTTP of either era: a POST for each message. The wire ends by itself
 // when the server does not know its session.
@@ -28,12 +37,12 @@ type posts struct {
 	mu      sync.Mutex
 	token   string
 	session string
-	open    map[string]context.CancelFunc // requests, by id
-	over    sync.Once                     // tells the receiver of the end
+	open    map[string]*response // of requests, by id; "" is the stream of a GET
+	over    sync.Once            // tells the receiver of the end
 }
 
 func newPosts(url string, tokens func() string, modern bool, to receiver) *posts {
-	w := &posts{url: url, tokens: tokens, token: tokens(), modern: modern, to: to, open: map[string]context.CancelFunc{}}
+	w := &posts{url: url, tokens: tokens, token: tokens(), modern: modern, to: to, open: map[string]*response{}}
 	w.client = &http.Client{Transport: &http.Transport{}}
 	w.all, w.drop = context.WithCancelCause(context.Background())
 	return w
@@ -46,18 +55,25 @@ func (w *posts) send(m *message) {
 	}
 	body := m.bytes()
 	ctx, cancel := context.WithCancel(w.all)
+	at := &response{stop: cancel}
 	if isRequest {
 		w.mu.Lock()
-		w.open[id] = cancel
+		w.open[id] = at
 		w.mu.Unlock()
 	}
 	name := ""
 	if p, err := m.params(); err == nil {
-		name = p.Name
+		name = cmp.Or(p.Name, p.TaskID)
 	}
 	w.done.Go(func() {
 		defer cancel()
-		answered, err := w.post(ctx, body, w.header(m.Method, name))
+		answered, err := w.post(ctx, body, w.header(m.Method, name), at)
+		if ctx.Err() != nil && !answered && w.resumes(at) {
+			ctx = w.all
+			for err = nil; err == nil && !answered; { // a stream ends with the proof of who its client is, too
+				answered, err = w.get(ctx, at)
+			}
+		}
 		if err != nil && ctx.Err() == nil {
 			w.end(fmt.Errorf("POST %s: %w", m.Method, err))
 		} else if isRequest && !answered && ctx.Err() == nil {
@@ -96,7 +112,7 @@ func (w *posts) renew(refused http.Header) bool {
 }
 
 // post returns whether a response was among the messages that it received.
-func (w *posts) post(ctx context.Context, body []byte, header http.Header) (answered bool, err error) {
+func (w *posts) post(ctx context.Context, body []byte, header http.Header, at *response) (answered bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
 	if err != nil {
 		return false, err
@@ -108,7 +124,7 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header) (answ
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusUnauthorized && w.renew(header) {
-		return w.post(ctx, body, header)
+		return w.post(ctx, body, header, at)
 	}
 	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
 		w.mu.Lock()
@@ -116,7 +132,7 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header) (answ
 		w.mu.Unlock()
 	}
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		return readEvents(linesOf(resp.Body), w.to)
+		return readEvents(linesOf(resp.Body), w.to, w.seen(at))
 	}
 	text, err := io.ReadAll(resp.Body)
 	var m message
@@ -131,9 +147,88 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header) (answ
 	}
 }
 
-// readEvents reads messages, each in one line of an event, and returns whether a response was among them.
-func readEvents(lines *bufio.Scanner, to receiver) (answered bool, err error) {
+// seen notes the id of an event, before its message is received.
+func (w *posts) seen(at *response) func(id string) {
+	return func(id string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		at.last = id
+	}
+}
+
+func (w *posts) resumes(at *response) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return at.resumes
+}
+
+// get resumes a response, or opens the stream of what belongs to no request, and returns whether a response was
+// among the messages that it received.
+func (w *posts) get(ctx context.Context, at *response) (answered bool, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url, nil)
+	if err != nil {
+		return false, err
+	}
+	req.Header = w.header("", "")
+	w.mu.Lock()
+	if at.last != "" {
+		req.Header.Set("Last-Event-ID", at.last)
+	}
+	w.mu.Unlock()
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized && w.renew(req.Header) {
+		return w.get(ctx, at)
+	}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		return false, fmt.Errorf("GET: HTTP %d: %s", resp.StatusCode, text)
+	}
+	return readEvents(linesOf(resp.Body), w.to, w.seen(at))
+}
+
+// listen keeps the stream open that carries what belongs to no request of a legacy client.
+func (w *posts) listen() {
+	at := &response{resumes: true}
+	w.done.Go(func() {
+		for w.all.Err() == nil {
+			ctx, stop := context.WithCancel(w.all)
+			w.mu.Lock()
+			at.stop, w.open[""] = stop, at
+			w.mu.Unlock()
+			_, err := w.get(ctx, at)
+			dropped := ctx.Err() != nil
+			stop()
+			if err != nil && !dropped {
+				w.end(err)
+				return
+			}
+		}
+	})
+}
+
+// lose drops the connection of a response, and that of listen, and reports whether the client will get the response:
+// if it is to resume it and has the id of an event.
+func (w *posts) lose(id string, resume bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.open[id]
+	at.resumes = resume && at.last != ""
+	at.stop()
+	w.open[""].stop()
+	return at.resumes
+}
+
+// readEvents reads messages, each in one line of an event after its id, and returns whether a response was among
+// them.
+func readEvents(lines *bufio.Scanner, to receiver, seen func(id string)) (answered bool, err error) {
 	for lines.Scan() {
+		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			seen(id)
+		}
 		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && text != "" {
 			var m message
 			answered = json.Unmarshal([]byte(text), &m) == nil && m.isResponse() || answered
@@ -152,21 +247,24 @@ func (w *posts) cancel(id string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if stop := w.open[id]; stop != nil {
-		stop()
+	if at := w.open[id]; at != nil {
+		at.stop()
 	}
 }
 
 // leave with "vanish" leaves a session of the legacy era to its expiry.
 func (w *posts) leave(how string) {
+	if how == "hang up" {
+		w.drop(errors.New("left"))
+	}
 	if how != "vanish" && !w.modern {
-		req, err := http.NewRequestWithContext(w.all, http.MethodDelete, w.url, nil)
+		req, err := http.NewRequestWithContext(context.Background(), http.MethodDelete, w.url, nil)
 		if err == nil {
 			req.Header = w.header("", "")
 			if resp, err := w.client.Do(req); err == nil {
 				resp.Body.Close()
 				if resp.StatusCode < http.StatusMultipleChoices { // else the session goes on
-					w.done.Wait() // each POST has an end
+					w.done.Wait() // all streams have an end
 				}
 			}
 		}
@@ -203,7 +301,7 @@ func openEventStream(url string, tokens func() string, to receiver) (wire, error
 	}
 	w.done.Go(func() {
 		defer resp.Body.Close()
-		_, err := readEvents(lines, to)
+		_, err := readEvents(lines, to, func(string) {})
 		w.end(errors.Join(err, io.EOF))
 	})
 	w.done.Go(w.run)
@@ -221,7 +319,7 @@ func (w eventStream) run() {
 	for {
 		select {
 		case m := <-w.up:
-			if _, err := w.post(w.all, m.bytes(), w.header(m.Method, "")); err != nil && w.all.Err() == nil {
+			if _, err := w.post(w.all, m.bytes(), w.header(m.Method, ""), &response{}); err != nil && w.all.Err() == nil {
 				w.end(fmt.Errorf("POST %s: %w", m.Method, err))
 			}
 		case <-w.all.Done():

@@ -39,6 +39,7 @@ type world struct {
 
 	mu        sync.Mutex
 	processes map[string]*process
+	running   map[string]string // the last task of the clients of a principal and an era
 }
 
 // servers are the names of the upstreams. Those that begin with "modern-" speak the modern era, the others the
@@ -47,6 +48,12 @@ var servers = []string{"own", "common", "modern-common", "remote", "modern-remot
 
 // followed are the servers to whose resource clients subscribe.
 var followed = []string{"common", "modern-common", "far-common"}
+
+// tasking are the servers that run tasks for clients, by whether these are modern: tasks are not translated.
+var tasking = map[bool][]string{
+	false: {"own", "common", "remote", "far", "far-common"},
+	true:  {"modern-common", "modern-remote"},
+}
 
 func (w *world) url() string { return "http://" + w.address }
 
@@ -57,7 +64,8 @@ func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
 		return nil, err
 	}
 	w := &world{seed: seed, dir: dir, binary: binary, self: self, rec: &recorder{}, plant: p,
-		carrier: carriers[seed%uint64(len(carriers))], links: map[string]*network{}, processes: map[string]*process{}}
+		carrier: carriers[seed%uint64(len(carriers))], links: map[string]*network{}, processes: map[string]*process{},
+		running: map[string]string{}}
 	w.patience, w.giveUp = context.WithCancel(context.Background())
 	if err := os.Mkdir(w.journals(), 0o700); err != nil {
 		return nil, err
@@ -99,7 +107,7 @@ func (w *world) write() error {
 	files := map[string]string{
 		"anna": "anna-token", "bert": "bert-token", "host": "host-token", "keys.json": w.issuer.keys(),
 		"host.yaml": "upstreams:\n" + command("far", "") + command("far-common", ", session: shared"),
-		"proxy.yaml": "listen: [\"" + w.address + "\"]\nshutdownGrace: 2s\nsessionIdle: 3s\nlimits: {sessions: 1000}\n" +
+		"proxy.yaml": "listen: [\"" + w.address + "\"]\nshutdownGrace: 2s\nsessionIdle: 3s\nsessionGone: 3s\nlimits: {sessions: 1000}\n" +
 			"admin: {listen: [\"unix://" + w.admin() + "\"]}\n" +
 			"auth:\n  tokens: [{name: anna, tokenFile: anna}, {name: bert, tokenFile: bert}]\n" +
 			"  jwt: [{issuer: \"" + issuerURL + "\", audience: history, jwksFile: keys.json, skew: 1s}]\n" +
