@@ -114,31 +114,6 @@ func (c *client) connect(w *world, tokens func() string) (err error) {
 	}
 }
 
-// follow subscribes to resources. Updates of them have a stream of their own over HTTP.
-func (c *client) follow() {
-	if w, ok := c.wire.(*posts); ok && !w.modern {
-		w.listen()
-	}
-	switch {
-	case c.kind.modern:
-		uris := make([]string, len(followed))
-		for i, server := range followed {
-			uris[i] = thingOf(server)
-		}
-		c.wire.send(&message{ID: json.RawMessage(`"listen"`), Method: "subscriptions/listen", Params: encode(object{
-			"notifications": object{"resourceSubscriptions": uris}, "_meta": c.meta()})})
-	default:
-		for _, server := range followed {
-			c.mu.Lock()
-			c.last++
-			id := strconv.Itoa(c.last)
-			c.asks[id] = server
-			c.mu.Unlock()
-			c.wire.send(&message{ID: json.RawMessage(id), Method: "resources/subscribe", Params: encode(object{"uri": thingOf(server)})})
-		}
-	}
-}
-
 // abilities are what clients can be asked.
 var abilities = object{"elicitation": object{}, "sampling": object{}, "extensions": object{extensionTasks: object{}}}
 
@@ -280,6 +255,9 @@ func (c *client) take(m *message) {
 		c.rec.add(c.name, Updated, p.Cause, serverOf(p.URI))
 	case m.Method == "notifications/subscriptions/acknowledged":
 		p, _ := m.params()
+		if p.Notifications.ToolsListChanged {
+			c.rec.add(c.name, Follows, "", "tools")
+		}
 		for _, uri := range p.Notifications.ResourceSubscriptions {
 			c.rec.add(c.name, Follows, "", serverOf(uri))
 		}
@@ -288,24 +266,15 @@ func (c *client) take(m *message) {
 	case m.Method == "notifications/progress":
 		p, _ := m.params()
 		c.rec.add(c.name, Progress, p.nonce(), fmt.Sprintf("%d %s", p.Progress, p.Message))
-	case m.Method == "notifications/tools/list_changed", m.Method == "notifications/resources/list_changed":
+	case m.Method == "notifications/tools/list_changed":
+		c.rec.add(c.name, Updated, "", "tools")
+	case m.Method == "notifications/resources/list_changed":
 	case m.Method == "notifications/cancelled": // of a question
 	case m.Method == "ping":
 		c.wire.send(&message{ID: m.ID, Result: json.RawMessage(`{}`)})
 	default:
 		c.rec.add(c.name, Odd, "", string(m.bytes()))
 	}
-}
-
-// subscribed takes the response to a request of a subscription, and the end of a listen.
-func (c *client) subscribed(m *message) bool {
-	c.mu.Lock()
-	server, asked := c.asks[string(m.ID)]
-	c.mu.Unlock()
-	if asked && m.Error == nil {
-		c.rec.add(c.name, Follows, "", server)
-	}
-	return asked || string(m.ID) == `"listen"`
 }
 
 // question answers what the client is asked with the nonce of the call that asks.
@@ -357,6 +326,9 @@ func (c *client) response(m *message) {
 		c.follows(o, r.taskAnswer, string(m.Result))
 	case o.Server == "":
 		c.outcome(o, Result, string(encode(r.Tools)))
+		if !c.kind.modern {
+			c.rec.add(c.name, Follows, "", "tools")
+		}
 	case r.StructuredContent == nil:
 		c.outcome(o, Result, string(m.Result))
 	default:

@@ -17,9 +17,11 @@
 //     fault; then it has one at most. A client on stdio that closes its end gets all outcomes.
 //  2. A call is executed at most once, exactly once if it has a result, and never if its error says not_sent.
 //  3. What a client gets belongs to what it asked for, and no two clients share a process of an isolated upstream.
+//     Nobody gets, cancels or sees in a list a task of another principal.
 //  4. A cancellation reaches the call that was cancelled, before later calls on the same way, and no other call.
+//     A task that was cancelled is not executed, and a response that is dropped on legacy HTTP cancels nothing.
 //  5. Progress comes in order, before the answer, and all of it before a result. Clients that follow a resource get
-//     its updates.
+//     its updates. Clients that know lists are told of other ones, and what they ask for then has the change.
 //  6. An error of the proxy names a cause that the faults explain, and an event that is in a log.
 //  7. What clients do to a register behind a shared server is linearizable.
 //  8. At the end there is no process left, and the proxy holds no more than when it was first quiet.

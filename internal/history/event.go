@@ -35,8 +35,8 @@ const (
 	Lost     What = "lost"     // has dropped the connection of its response, which it will not resume
 	Progress What = "progress" // got progress [its number and message]
 	Question What = "question" // was asked something [the method]
-	Follows  What = "follows"  // is subscribed to the thing of a server [the server]
-	Updated  What = "updated"  // got an update of the thing of a server [the server], which the operation caused
+	Follows  What = "follows"  // is subscribed to the thing of a server [the server], or to changes of the list of tools ["tools"]
+	Updated  What = "updated"  // got an update of the thing of a server [the server], which the operation caused, or of that list ["tools"]
 	Left     What = "left"     // is about to leave [in which way]
 	Gone     What = "gone"     // has left
 	Broken   What = "broken"   // its connection ended, and it did not do that [the error]

@@ -50,6 +50,7 @@ type life struct {
 
 	follows map[string]int64 // when it was subscribed to the resource of a server
 	updated map[string]int64 // when it got the last update
+	listed  int64            // when it got the last list of tools
 }
 
 func put(m *map[string]int64, key string, value int64) {
@@ -76,6 +77,7 @@ func judgeHistory(events []Event, logs []byte) []Anomaly {
 		j.reasons(r)
 		j.updates(r)
 	}
+	j.toolLists()
 	j.isolation()
 	j.registers()
 	slices.SortStableFunc(j.anomalies, func(a, b Anomaly) int { return cmp.Compare(a.Rule, b.Rule) })
@@ -108,7 +110,7 @@ func (j *judge) read(e Event) {
 		j.patience, _ = time.ParseDuration(e.Text)
 		return
 	case Follows:
-		put(&j.clients[e.By].follows, e.Text, e.At)
+		j.clients[e.By].followed(e)
 		return
 	case Hangs:
 		j.found(1, fmt.Sprintf("%s waits in vain: %s", e.By, e.Text), e.By)
@@ -125,6 +127,9 @@ func (j *judge) read(e Event) {
 		return
 	}
 	r := j.calls[e.Of]
+	if e.What == Updated && e.Text == "tools" {
+		put(&j.clients[e.By].updated, e.Text, e.At)
+	}
 	if r == nil {
 		if e.Of != "" {
 			j.found(3, fmt.Sprintf("%s for %q, which nobody has sent", e.What, e.Of), e.By)
@@ -146,6 +151,9 @@ func (r *record) add(e Event, j *judge) {
 	}
 	switch e.What {
 	case Result, Failed:
+		if r.op.Server+r.op.Method == "" {
+			j.clients[r.client].listed = e.At
+		}
 		r.outcomes = append(r.outcomes, e)
 	case Cancel:
 		r.cancel = cmp.Or(r.cancel, &e)
@@ -276,20 +284,6 @@ func (j *judge) belongings(r *record) {
 		if !strings.HasPrefix(e.By, r.op.Server+"/") {
 			j.found(3, fmt.Sprintf("%s to %s came to %s", r.nonce, r.op.Server, e.By), r.nonce)
 		}
-	}
-}
-
-// list judges a list of tools: each is one of ours, and none is there twice.
-func (j *judge) list(r *record, o Event) {
-	var tools []struct{ Name string }
-	_ = json.Unmarshal([]byte(o.Text), &tools) // no list has no tools
-	seen := map[string]bool{}
-	for _, t := range tools {
-		server, name, _ := strings.Cut(t.Name, "__")
-		if name != tool || seen[server] || !slices.Contains(append(servers, "spare"), server) {
-			j.found(3, fmt.Sprintf("%s lists %s", r.nonce, t.Name), r.nonce)
-		}
-		seen[server] = true
 	}
 }
 

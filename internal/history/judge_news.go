@@ -1,8 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,4 +27,73 @@ func (j *judge) updates(r *record) {
 			j.found(5, fmt.Sprintf("%s got no update of %s because of %s", name, r.op.Server, r.nonce), r.nonce, name)
 		}
 	}
+}
+
+// followed notes since when the client is subscribed to something.
+func (l *life) followed(e Event) {
+	if l.follows[e.Text] == 0 {
+		put(&l.follows, e.Text, e.At)
+	}
+}
+
+// list judges a list of tools: each is one of ours, and none is there twice.
+func (j *judge) list(r *record, o Event) {
+	seen := map[string]bool{}
+	for server, names := range toolsIn(o) {
+		for _, name := range names {
+			known := name == tool || strings.HasPrefix(name, numbered) && slices.Contains(followed, server)
+			if !known || seen[server+name] || len(names) > 2 || !slices.Contains(append(servers, "spare"), server) {
+				j.found(3, fmt.Sprintf("%s lists %s of %s", r.nonce, name, server), r.nonce)
+			}
+			seen[server+name] = true
+		}
+	}
+}
+
+// toolsIn returns the names of the tools in a list, by server.
+func toolsIn(o Event) map[string][]string {
+	var tools []struct{ Name string }
+	_ = json.Unmarshal([]byte(o.Text), &tools) // no list has no tools
+	all := map[string][]string{}
+	for _, t := range tools {
+		server, name, _ := strings.Cut(t.Name, "__")
+		all[server] = append(all[server], name)
+	}
+	return all
+}
+
+// toolLists judges that a second after a server got another list of tools, lists have it, and the clients that wait
+// for that have been told. A client that has not asked since it was told before need not be told again.
+func (j *judge) toolLists() {
+	for _, r := range j.calls {
+		if r.op.Do != "grow" || len(r.effects) == 0 || len(r.outcomes) == 0 || r.outcomes[0].What != Result || j.died(r.op.Server, r.sent) {
+			continue
+		}
+		since, then := r.effects[0].At, r.outcomes[0].At+int64(time.Second)
+		for name, c := range j.clients {
+			begin := c.follows["tools"]
+			stays := c.over == 0 || c.over > then
+			if begin > 0 && begin < r.sent && stays && c.updated["tools"] < since && c.listed > c.updated["tools"] {
+				j.found(5, fmt.Sprintf("%s was not told that %s has changed its tools because of %s", name, r.op.Server, r.nonce), r.nonce, name)
+			}
+		}
+		var a answer
+		_ = json.Unmarshal([]byte(r.outcomes[0].Text), &a) // else that is an anomaly by itself
+		for _, l := range j.calls {
+			if l.op.Server+l.op.Method == "" && l.sent > then && len(l.outcomes) > 0 && l.outcomes[0].What == Result &&
+				!j.died(r.op.Server, l.sent) && numberOf(toolsIn(l.outcomes[0])[r.op.Server]) < a.Value {
+				j.found(3, fmt.Sprintf("%s lists the tools of %s as they were before %s", l.nonce, r.op.Server, r.nonce), l.nonce, r.nonce)
+			}
+		}
+	}
+}
+
+// numberOf returns the number of a list of tools of one server; 0 if it was never changed.
+func numberOf(names []string) (n int) {
+	for _, name := range names {
+		if text, ok := strings.CutPrefix(name, numbered); ok {
+			n, _ = strconv.Atoi(text)
+		}
+	}
+	return n
 }

@@ -30,8 +30,12 @@ func TestJudge(t *testing.T) {
 		lost   = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
 		slow   = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
 		touch  = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
+		listed = "c1 sent b {}\nc1 result b []\nc1 follows - tools\n"
+		grow   = "c0 sent a " + `{"server":"common","nonce":"a","do":"grow"}` + "\n" + runs + "c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\n"
+		lists  = `[{"name":"common__do"},{"name":"common__v1"}]`
 		next   = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
 	)
+	wait := strings.Repeat("c1 started -\n", 1100) // more than a second
 	lostIn, lostBefore := fmt.Sprintf(lost, "in_flight"), fmt.Sprintf(lost, "not_sent")
 	for _, tt := range []struct {
 		name, events string
@@ -79,6 +83,10 @@ func TestJudge(t *testing.T) {
 		{"cancelled by nobody", join + sent + "common/1 began a\ncommon/1 cancelled a\n" + lostIn, []int{4, 6}},
 		{"an update", join + "c1 follows - common\n" + touch + "c1 updated a common\n" + good, nil},
 		{"an update that is missing", join + "c1 follows - common\n" + touch + good, []int{5}},
+		{"another list of tools", join + listed + grow + "c1 updated - tools\n" + "c1 sent c {}\nc1 result c []\n", nil},
+		{"another list of tools, untold", join + listed + grow + wait + "c1 sent c {}\nc1 result c " + lists, []int{5}},
+		{"an old list of tools", join + listed + grow + "c1 updated - tools\n" + wait + "c1 sent c {}\nc1 result c []\n", []int{3}},
+		{"a new list of tools", join + listed + grow + "c1 updated - tools\n" + wait + "c1 sent c {}\nc1 result c " + lists, nil},
 		{"an update of nothing that was asked for", join + touch + "c1 updated a own\n" + good, []int{3}},
 		{"a shared process", join + "c0 sent a {\"server\":\"own\"}\nc1 sent b {\"server\":\"own\"}\nown/1 began a\nown/1 began b\nc0 left - vanish\nc1 left - vanish", []int{3}},
 		{"a stale read", join + "c0 sent a " + `{"server":"common","do":"set","key":"x","value":1}` + "\n" + runs +

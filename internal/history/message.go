@@ -55,6 +55,9 @@ type params struct {
 	Meta      struct {
 		ProgressToken json.RawMessage `json:"progressToken,omitempty"`
 		Version       string          `json:"io.modelcontextprotocol/protocolVersion,omitempty"`
+		Capabilities  struct {
+			Extensions map[string]json.RawMessage `json:"extensions,omitempty"`
+		} `json:"io.modelcontextprotocol/clientCapabilities,omitzero"`
 	} `json:"_meta"`
 	InputResponses map[string]json.RawMessage `json:"inputResponses,omitempty"`
 	RequestState   string                     `json:"requestState,omitempty"`
@@ -67,15 +70,17 @@ type params struct {
 		Content struct{ Text string }
 	}
 
-	TaskID        string        `json:"taskId,omitempty"`
-	URI           string        `json:"uri,omitempty"`          // of a subscription, and of an update
-	Cause         string        `json:"cause,omitempty"`        // of an update: the nonce of the call, which is ours alone
-	Notifications notifications `json:"notifications,omitzero"` // of a listen, and of its acknowledgment
+	Task          json.RawMessage `json:"task,omitempty"` // legacy: asks for a task
+	TaskID        string          `json:"taskId,omitempty"`
+	URI           string          `json:"uri,omitempty"`          // of a subscription, and of an update
+	Cause         string          `json:"cause,omitempty"`        // of an update: the nonce of the call, which is ours alone
+	Notifications notifications   `json:"notifications,omitzero"` // of a listen, and of its acknowledgment
 }
 
 // notifications are what a listen of the modern era is for.
 type notifications struct {
 	ResourceSubscriptions []string `json:"resourceSubscriptions,omitempty"`
+	ToolsListChanged      bool     `json:"toolsListChanged,omitempty"`
 }
 
 // thingOf returns the URI of the one resource of a server, and serverOf the server.
@@ -107,7 +112,8 @@ type call struct {
 	Ask      string `json:"ask,omitempty"`      // the method of the question that it asks its client before its effect
 
 	// Instead of nothing, of a register of the server: get returns its value, set sets it to Value, and add counts
-	// it up by one and returns the sum. Touch updates the server's resource.
+	// it up by one and returns the sum. Touch updates the server's resource. Grow gives the server another list of
+	// tools, and returns its number.
 	Do    string `json:"do,omitempty"`
 	Key   string `json:"key,omitempty"`
 	Value int    `json:"value,omitempty"`

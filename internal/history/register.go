@@ -80,7 +80,7 @@ func (j *judge) registers() {
 	of := map[string][]porcupine.Operation{}
 	clients := map[string]int{}
 	for _, r := range j.calls {
-		if r.op.Do == "" || r.op.Do == "touch" || len(r.effects) == 0 {
+		if r.op.Do == "" || r.op.Do == "touch" || r.op.Do == "grow" || len(r.effects) == 0 {
 			continue
 		}
 		if clients[r.client] == 0 {

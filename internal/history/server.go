@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,10 +78,10 @@ type connection struct {
 	send func(request string, m *message) // that belongs to a request, by its id; it may be called by many goroutines
 
 	mu        sync.Mutex
-	running   map[string]*running     // by the id of the request
-	questions map[string]chan message // by the id of the question; each takes one reply
-	follows   bool                    // legacy: the client is subscribed to the resource
-	listens   map[string]bool         // modern: the ids of listens for it
+	running   map[string]*running      // by the id of the request
+	questions map[string]chan message  // by the id of the question; each takes one reply
+	follows   bool                     // legacy: the client is subscribed to the resource
+	listens   map[string]notifications // modern: by the id of the listen
 	asked     int
 }
 
@@ -93,7 +92,7 @@ type running struct {
 
 func newConnection(s *server, send func(string, *message)) *connection {
 	return &connection{server: s, send: send, running: map[string]*running{}, questions: map[string]chan message{},
-		listens: map[string]bool{}}
+		listens: map[string]notifications{}}
 }
 
 // handle takes a message. A request is answered by a goroutine of its own; done is closed then.
@@ -108,7 +107,7 @@ func (c *connection) handle(ctx context.Context, m *message) (done <-chan struct
 		c.replied(m)
 	case m.Method == "notifications/cancelled":
 		c.cancel(string(p.RequestID))
-	case m.Method == "tools/call" && p.Arguments.Task != "":
+	case m.Method == "tools/call" && p.mayTask():
 		c.startTask(m, p.Arguments)
 	case strings.HasPrefix(m.Method, "tasks/"):
 		ended := make(chan struct{})
@@ -161,7 +160,7 @@ func (c *connection) answer(m *message, p params) {
 		c.reply(m, nil, object{"code": -32601, "message": "Method not found"})
 		return
 	}
-	capabilities := object{"tools": object{}, "resources": object{"subscribe": true}}
+	capabilities := object{"tools": object{"listChanged": true}, "resources": object{"subscribe": true}}
 	result := object{}
 	if !c.modern {
 		capabilities["tasks"] = object{"list": object{}, "cancel": object{}, "requests": object{"tools": object{"call": object{}}}}
@@ -178,8 +177,7 @@ func (c *connection) answer(m *message, p params) {
 		result["supportedVersions"] = []string{modernVersion}
 		result["capabilities"] = capabilities
 	case "tools/list":
-		result["tools"] = []object{{"name": tool, "inputSchema": object{"type": "object"},
-			"execution": object{"taskSupport": "optional"}}}
+		result["tools"] = c.tools()
 	case "resources/list":
 		result["resources"] = []object{{"uri": thingOf(c.name), "name": "thing"}}
 	case "resources/templates/list":
@@ -202,34 +200,6 @@ func (c *connection) answer(m *message, p params) {
 		return
 	}
 	c.reply(m, result, nil)
-}
-
-// listen opens a listen of the modern era.
-func (c *connection) listen(m *message, p params) {
-	c.journal.add(Subscription, "", m.Method+" "+strings.Join(p.Notifications.ResourceSubscriptions, " "))
-	var honoured notifications
-	if slices.Contains(p.Notifications.ResourceSubscriptions, thingOf(c.name)) {
-		honoured.ResourceSubscriptions = []string{thingOf(c.name)}
-		c.mu.Lock()
-		c.listens[string(m.ID)] = true
-		c.mu.Unlock()
-	}
-	c.send(string(m.ID), &message{Method: "notifications/subscriptions/acknowledged", Params: encode(object{
-		"notifications": honoured, "_meta": object{metaSubscription: m.ID}})})
-}
-
-// update tells the client that the resource has changed, because of a call.
-func (c *connection) update(nonce string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	update := object{"uri": thingOf(c.name), "cause": nonce}
-	if c.follows {
-		c.send("", &message{Method: "notifications/resources/updated", Params: encode(update)})
-	}
-	for id := range c.listens {
-		update["_meta"] = object{metaSubscription: json.RawMessage(id)}
-		c.send(id, &message{Method: "notifications/resources/updated", Params: encode(update)})
-	}
 }
 
 // tool is the name of the tool.
@@ -292,9 +262,14 @@ func (c *connection) effect(a call) (int, error) {
 	if c.fault == "forget a write" && a.Do != "get" && planted(a.Nonce) {
 		a.Do = "get"
 	}
-	if a.Do == "touch" {
+	switch a.Do {
+	case "touch":
 		c.update(a.Nonce)
 		return 0, nil
+	case "grow":
+		n, err := c.register.apply(call{Do: "add", Key: "tools"})
+		c.changed()
+		return n, err
 	}
 	return c.register.apply(a)
 }

@@ -21,6 +21,12 @@ func taskOf(nonce string) string { return "task-" + nonce }
 // tooLate is the error for the cancellation of a task that has ended.
 const tooLate = "the task has ended"
 
+// mayTask reports whether a call wants to be a task, and says so in the way of its era: without that the server has to
+// run it as any other call.
+func (p *params) mayTask() bool {
+	return p.Arguments.Task != "" && (p.Task != nil || p.Meta.Capabilities.Extensions[extensionTasks] != nil)
+}
+
 // view returns a task as clients see it.
 func (t *task) view() object {
 	return object{"taskId": taskOf(t.nonce), "status": t.state, "createdAt": "2026-01-01T00:00:00Z",

@@ -97,7 +97,7 @@ func (w *world) plan(random *rand.Rand, nonce string, modern bool) *operation {
 		o.Server = pick(random, followed)
 		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
 	case 8:
-		o.Server, o.Do = pick(random, followed), "touch"
+		o.Server, o.Do = pick(random, followed), pick(random, []string{"touch", "touch", "grow"})
 	case 9:
 		o.Task, o.MS = pick(random, []string{"result", "cancel"}), random.IntN(300)
 		o.Server, o.CancelTask = pick(random, tasking[modern]), time.Duration(random.IntN(200))*time.Millisecond
