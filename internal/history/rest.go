@@ -86,11 +86,11 @@ type rate struct {
 	tolerance int // what has grown by less has not
 }
 
-// rates are what a proxy may not hold more and more of. Each server of its has a few descriptors and goroutines.
-// Memory is that of a heap with garbage, which varies much from one quiet moment to the next.
+// rates are what a proxy may not hold more and more of. Each server that runs has a few descriptors and goroutines.
+// Memory has garbage, of which there is more at one quiet moment than at another.
 var rates = []rate{
-	{"descriptors", func(s sample) int { return s.descriptors - 6*s.servers }, 8},
-	{"goroutines", func(s sample) int { return s.goroutines - 15*s.servers }, 20},
+	{"descriptors", func(s sample) int { return s.descriptors - 5*s.servers }, 8},
+	{"goroutines", func(s sample) int { return s.goroutines - 6*s.servers }, 20},
 	{"KiB of memory", func(s sample) int { return s.private }, 128 << 10},
 }
 

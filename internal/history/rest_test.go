@@ -22,7 +22,7 @@ func TestLeftBehind(t *testing.T) {
 		found   int
 	}{
 		{"no change", []sample{first, first}, 0},
-		{"more servers", []sample{first, with(func(s *sample) { s.servers, s.descriptors, s.goroutines = 4, 40, 70 })}, 0},
+		{"more servers", []sample{first, with(func(s *sample) { s.servers, s.descriptors, s.goroutines = 4, 40, 62 })}, 0},
 		{"another process", []sample{first, with(func(s *sample) { s.pid, s.descriptors = 2, 300 })}, 0},
 		{"more descriptors", []sample{first, with(func(s *sample) { s.descriptors = 60 })}, 1},
 		{"more goroutines", []sample{first, with(func(s *sample) { s.goroutines = 90 })}, 1},

@@ -193,6 +193,7 @@ func (w *world) start(name string) error {
 	defer log.Close()
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = append(os.Environ(), "GOMEMLIMIT=96MiB") // what a burst leaves is freed, so that samples can be compared
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
