@@ -2,14 +2,14 @@
 // proxy itself fail at random, and judges what everybody has seen:
 //
 //	go run . -duration 60s -seed 7      one history, with faults
-//	go run . -plant all                 prove that the judge finds what it is for
+//	go run . -plant all                 prove that the judge finds what it is for; two minutes
 //
 //	clients ──► proxy ──┬── pipes ─────────► servers   each server process appends what it does to its journal
 //	                    ├── network ──► remote servers
 //	                    └── network ──► host ──► servers
 //
-// A seed gives the same plans of clients and faults again, not the same interleaving. -repeat says how often an
-// anomaly comes again.
+// A seed gives the same plans of clients and faults again, and the same carrier of the link, not the same
+// interleaving. -repeat says how often an anomaly comes again.
 //
 // The promises that are judged:
 //
@@ -24,7 +24,11 @@
 //     its updates. Clients that know lists are told of other ones, and what they ask for then has the change.
 //  6. An error of the proxy names a cause that the faults explain, and an event that is in a log.
 //  7. What clients do to a register behind a shared server is linearizable.
-//  8. At the end there is no process left, and the proxy holds no more than when it was first quiet.
+//  8. At the end there is no process left, and the proxy does not hold more and more from one quiet moment to the next.
+//
+// A run prints its seed, and of an anomaly the shortest part of the history that shows it: what the operations did in
+// all histories and journals, and the faults that overlap. Both are in the run's directory, as history.txt and
+// anomaly-N.txt, and operations on a register that are not linearizable are drawn in anomaly-N.html.
 //
 // All times are of the monotonic clock of the machine, so that the lines of all processes can be put in order.
 package main

@@ -108,6 +108,7 @@ func check(ctx context.Context, o options) error {
 	if o.plant == "all" {
 		return prove(ctx, o)
 	}
+	fmt.Printf("seed %d for %v\n", o.seed, o.duration)
 	failed := 0
 	for range o.repeat {
 		r, err := o.run(ctx, o.plant)

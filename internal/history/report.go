@@ -72,7 +72,6 @@ func (r *report) file(anomaly int, kind string) string {
 
 // print prints what was done and seen, and the anomalies.
 func (r *report) print(to io.Writer) {
-	fmt.Fprintf(to, "seed %d\n", r.seed)
 	r.operations(to)
 	r.faults(to)
 	fmt.Fprintln(to, r.rest())

@@ -46,7 +46,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		defer u.s.mu.Unlock()
 		if !a.ended {
 			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and sends the event
-			a.own = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
+			a.own = whyNotInitialized(answer.Error)
 			conn := a.conn
 			time.AfterFunc(lastWords, func() { conn.Close() })
 		}
@@ -67,6 +67,15 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.noteAliveLocked(a)
 	u.s.mu.Unlock()
 	u.s.wg.Go(func() { u.catchUp.returned(a, lists) })
+}
+
+// whyNotInitialized returns why an upstream cannot be used that answered initialize with an error. Where the host translates,
+// a remote server may not have been reached at all: then it is that end, and the next request tries again.
+func whyNotInitialized(failed json.RawMessage) *jsonrpc.ClosedError {
+	if lost := jsonrpc.ReadErrorData(failed); lost.Reason == jsonrpc.ReasonClosed {
+		return &jsonrpc.ClosedError{Cause: lost.Cause, Event: lost.Event}
+	}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
 }
 
 // note stores an upstream's description, of either era.
