@@ -200,8 +200,15 @@ func (c *client) call(o *operation, p object) {
 	if o.Task != "" && !c.kind.modern {
 		p["task"] = object{"ttl": 60_000}
 	}
+	meta := object{}
 	if o.Progress > 0 {
-		p["_meta"] = object{"progressToken": o.Nonce}
+		meta["progressToken"] = o.Nonce
+	}
+	if o.Log > 0 && c.kind.modern {
+		meta[metaLogLevel] = "info"
+	}
+	if len(meta) > 0 {
+		p["_meta"] = meta
 	}
 	c.request(o, "tools/call", p)
 }
@@ -266,6 +273,9 @@ func (c *client) take(m *message) {
 	case m.Method == "notifications/progress":
 		p, _ := m.params()
 		c.rec.add(c.name, Progress, p.nonce(), fmt.Sprintf("%d %s", p.Progress, p.Message))
+	case m.Method == "notifications/message":
+		p, _ := m.params()
+		c.rec.add(c.name, Logged, p.Data, "")
 	case m.Method == "notifications/tools/list_changed":
 		c.rec.add(c.name, Updated, "", "tools")
 	case m.Method == "notifications/resources/list_changed":

@@ -20,7 +20,8 @@
 //     Nobody gets, cancels or sees in a list a task of another principal.
 //  4. A cancellation reaches the call that was cancelled, before later calls on the same way, and no other call.
 //     A task that was cancelled is not executed, and a response that is dropped on legacy HTTP cancels nothing.
-//  5. Progress comes in order, before the answer, and all of it before a result. Clients that follow a resource get
+//  5. Progress comes in order, before the answer, and all of it before a result, and so do log messages of a server
+//     that nobody else has. Clients that follow a resource get
 //     its updates. Clients that know lists are told of other ones, and what they ask for then has the change.
 //  6. An error of the proxy names a cause that the faults explain, and an event that is in a log.
 //  7. What clients do to a register behind a shared server is linearizable.

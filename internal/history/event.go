@@ -34,6 +34,7 @@ const (
 	Cancel   What = "cancel"   // is about to cancel, or has done so ["sent"]
 	Lost     What = "lost"     // has dropped the connection of its response, which it will not resume
 	Progress What = "progress" // got progress [its number and message]
+	Logged   What = "logged"   // got a log message
 	Question What = "question" // was asked something [the method]
 	Follows  What = "follows"  // is subscribed to the thing of a server [the server], or to changes of the list of tools ["tools"]
 	Updated  What = "updated"  // got an update of the thing of a server [the server], which the operation caused, or of that list ["tools"]

@@ -33,6 +33,7 @@ type record struct {
 	cancel    *Event
 	cancelled int64 // when that was sent
 	progress  []Event
+	logged    []Event
 	asked     []Event
 	updated   []Event // by any client that follows
 	began     []Event // servers', from here on
@@ -162,6 +163,8 @@ func (r *record) add(e Event, j *judge) {
 		r.lost = true
 	case Progress:
 		r.progress = append(r.progress, e)
+	case Logged:
+		r.logged = append(r.logged, e)
 	case Question:
 		r.asked = append(r.asked, e)
 	case Began:
@@ -279,6 +282,7 @@ func (j *judge) belongings(r *record) {
 		}
 	}
 	j.questions(r)
+	j.messages(r)
 	j.tasks(r)
 	for _, e := range slices.Concat(r.began, r.effects) {
 		if !strings.HasPrefix(e.By, r.op.Server+"/") {

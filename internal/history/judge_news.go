@@ -97,3 +97,23 @@ func numberOf(names []string) (n int) {
 	}
 	return n
 }
+
+// messages judges that log messages are those of the call, and that all of them come before its result where they
+// cannot be anybody else's: from a server that serves one client alone, or on the response to the call. Over
+// legacy HTTP what a server on pipes says has a stream of its own, and comes in no order with the result.
+func (j *judge) messages(r *record) {
+	if len(r.logged) > r.op.Log {
+		j.found(3, fmt.Sprintf("%s got %d log messages of %d", r.nonce, len(r.logged), r.op.Log), r.nonce)
+	}
+	kind := j.clients[r.client].kind
+	pipes := r.op.Server == "own" || r.op.Server == "far"
+	certain := pipes && !strings.HasPrefix(kind, "modern") && kind != "HTTP" || r.op.Server == "remote" && !strings.HasPrefix(kind, "modern") ||
+		r.op.Server == "modern-remote"
+	if !certain || len(r.outcomes) == 0 || r.outcomes[0].What != Result || r.op.Server == "far" && j.happened(r.outcomes[0].At, "corrupt") {
+		return
+	}
+	late := slices.ContainsFunc(r.logged, func(e Event) bool { return e.At > r.outcomes[0].At })
+	if late || len(r.logged) < r.op.Log {
+		j.found(5, fmt.Sprintf("%s got %d of %d log messages, or one after its result", r.nonce, len(r.logged), r.op.Log), r.nonce)
+	}
+}

@@ -30,11 +30,15 @@ func TestJudge(t *testing.T) {
 		lost   = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
 		slow   = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
 		touch  = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
+		logs   = "c0 sent a " + `{"server":"own","nonce":"a","log":1}` + "\nown/1 began a\nown/1 effect a\n"
+		logged = `c0 result a {"nonce":"a","server":"own/1"}` + "\n"
 		listed = "c1 sent b {}\nc1 result b []\nc1 follows - tools\n"
 		grow   = "c0 sent a " + `{"server":"common","nonce":"a","do":"grow"}` + "\n" + runs + "c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\n"
 		lists  = `[{"name":"common__do"},{"name":"common__v1"}]`
 		next   = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
 	)
+	const principal = "%[1]s join - modern HTTP\n%[2]s join - modern HTTP\n%[1]s sent a {\"server\":\"own\"}\n%[2]s sent b {\"server\":\"own\"}\n" +
+		"own/1 began a\nown/1 began b\n%[1]s left - vanish\n%[2]s left - vanish"
 	wait := strings.Repeat("c1 started -\n", 1100) // more than a second
 	lostIn, lostBefore := fmt.Sprintf(lost, "in_flight"), fmt.Sprintf(lost, "not_sent")
 	for _, tt := range []struct {
@@ -87,8 +91,14 @@ func TestJudge(t *testing.T) {
 		{"another list of tools, untold", join + listed + grow + wait + "c1 sent c {}\nc1 result c " + lists, []int{5}},
 		{"an old list of tools", join + listed + grow + "c1 updated - tools\n" + wait + "c1 sent c {}\nc1 result c []\n", []int{3}},
 		{"a new list of tools", join + listed + grow + "c1 updated - tools\n" + wait + "c1 sent c {}\nc1 result c " + lists, nil},
+		{"log messages", join + logs + "c0 logged a\n" + logged, nil},
+		{"a log message that is missing", join + logs + logged, []int{5}},
+		{"a log message after the result", join + logs + logged + "c0 logged a", []int{5}},
+		{"another's log message", join + logs + "c0 logged a\nc1 logged a\n" + logged, []int{3}},
 		{"an update of nothing that was asked for", join + touch + "c1 updated a own\n" + good, []int{3}},
 		{"a shared process", join + "c0 sent a {\"server\":\"own\"}\nc1 sent b {\"server\":\"own\"}\nown/1 began a\nown/1 began b\nc0 left - vanish\nc1 left - vanish", []int{3}},
+		{"a process of a principal", fmt.Sprintf(principal, "c.0", fmt.Sprint("c.", len(principals))), nil},
+		{"a process of two principals", fmt.Sprintf(principal, "c.0", "c.1"), []int{3}},
 		{"a stale read", join + "c0 sent a " + `{"server":"common","do":"set","key":"x","value":1}` + "\n" + runs +
 			"c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\nc0 sent b " + `{"server":"common","do":"get","key":"x"}` + "\n" +
 			"common/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1","value":0}`, []int{7}},

@@ -43,6 +43,7 @@ const (
 	legacyVersion = "2025-11-25"
 
 	metaVersion      = "io.modelcontextprotocol/protocolVersion"
+	metaLogLevel     = "io.modelcontextprotocol/logLevel"
 	metaClient       = "io.modelcontextprotocol/clientInfo"
 	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	metaSubscription = "io.modelcontextprotocol/subscriptionId"
@@ -55,6 +56,7 @@ type params struct {
 	Meta      struct {
 		ProgressToken json.RawMessage `json:"progressToken,omitempty"`
 		Version       string          `json:"io.modelcontextprotocol/protocolVersion,omitempty"`
+		LogLevel      string          `json:"io.modelcontextprotocol/logLevel,omitempty"`
 		Capabilities  struct {
 			Extensions map[string]json.RawMessage `json:"extensions,omitempty"`
 		} `json:"io.modelcontextprotocol/clientCapabilities,omitzero"`
@@ -72,6 +74,7 @@ type params struct {
 
 	Task          json.RawMessage `json:"task,omitempty"` // legacy: asks for a task
 	TaskID        string          `json:"taskId,omitempty"`
+	Data          string          `json:"data,omitempty"`         // of a log message: the nonce of the call
 	URI           string          `json:"uri,omitempty"`          // of a subscription, and of an update
 	Cause         string          `json:"cause,omitempty"`        // of an update: the nonce of the call, which is ours alone
 	Notifications notifications   `json:"notifications,omitzero"` // of a listen, and of its acknowledgment
@@ -108,6 +111,7 @@ type call struct {
 	Nonce    string `json:"nonce"`
 	MS       int    `json:"ms,omitempty"`       // how long it takes
 	Progress int    `json:"progress,omitempty"` // how many notifications it sends
+	Log      int    `json:"log,omitempty"`      // how many log messages it sends
 	Task     string `json:"task,omitempty"`     // it is run as a task, whose result the client gets, or which it cancels: result, cancel
 	Ask      string `json:"ask,omitempty"`      // the method of the question that it asks its client before its effect
 

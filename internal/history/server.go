@@ -160,7 +160,7 @@ func (c *connection) answer(m *message, p params) {
 		c.reply(m, nil, object{"code": -32601, "message": "Method not found"})
 		return
 	}
-	capabilities := object{"tools": object{"listChanged": true}, "resources": object{"subscribe": true}}
+	capabilities := object{"logging": object{}, "tools": object{"listChanged": true}, "resources": object{"subscribe": true}}
 	result := object{}
 	if !c.modern {
 		capabilities["tasks"] = object{"list": object{}, "cancel": object{}, "requests": object{"tools": object{"call": object{}}}}
@@ -236,18 +236,22 @@ func (c *connection) call(ctx context.Context, m *message, p params) {
 	c.reply(m, content, nil)
 }
 
-// work takes the time that the call wants, and sends its progress. It returns false if the call was cancelled.
+// work takes the time that the call wants, and sends its progress and log messages. It returns false if the call was cancelled.
 func (c *connection) work(ctx context.Context, id string, p params) bool {
-	steps := max(p.Arguments.Progress, 1)
+	a := p.Arguments
+	steps := max(a.Progress, a.Log, 1)
 	for i := range steps {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(time.Duration(p.Arguments.MS) * time.Millisecond / time.Duration(steps)):
+		case <-time.After(time.Duration(a.MS) * time.Millisecond / time.Duration(steps)):
 		}
-		if p.Arguments.Progress > 0 {
+		if i < a.Log && (!c.modern || p.Meta.LogLevel != "") {
+			c.send(id, &message{Method: "notifications/message", Params: encode(object{"level": "info", "data": a.Nonce})})
+		}
+		if i < a.Progress {
 			c.send(id, &message{Method: "notifications/progress", Params: encode(object{
-				"progressToken": p.Meta.ProgressToken, "progress": i + 1, "message": p.Arguments.Nonce})})
+				"progressToken": p.Meta.ProgressToken, "progress": i + 1, "message": a.Nonce})})
 		}
 	}
 	return ctx.Err() == nil

@@ -88,7 +88,7 @@ func (w *world) plan(random *rand.Rand, nonce string, modern bool) *operation {
 	case 0:
 		return &operation{call: call{Nonce: nonce}} // a list
 	case 1, 2:
-		o.Progress = 1 + random.IntN(5)
+		o.Progress, o.Log = 1+random.IntN(5), random.IntN(5)
 	case 3:
 		o.MS, o.CancelAfter = 10_000, time.Duration(1+random.IntN(100))*time.Millisecond
 	case 4:

@@ -147,7 +147,7 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header, at *r
 	}
 }
 
-// seen notes the id of an event, before its message is received.
+// seen notes the id of an event.
 func (w *posts) seen(at *response) func(id string) {
 	return func(id string) {
 		w.mu.Lock()
@@ -225,8 +225,12 @@ func (w *posts) lose(id string, resume bool) bool {
 // readEvents reads messages, each in one line of an event after its id, and returns whether a response was among
 // them.
 func readEvents(lines *bufio.Scanner, to receiver, seen func(id string)) (answered bool, err error) {
+	id := ""
 	for lines.Scan() {
-		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+		if next, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			id = next
+		}
+		if id != "" && strings.HasPrefix(lines.Text(), "data:") { // not before: without its data the event is yet to come
 			seen(id)
 		}
 		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && text != "" {
