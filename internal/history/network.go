@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
@@ -47,10 +49,38 @@ func (n *network) cut() error {
 
 func (n *network) close() { n.proxy.Stop() }
 
-// A corruptToxic changes bytes: one in each chunk.
-type corruptToxic struct{}
+// The toxics of toxiproxy wait for ever when the connection that they write to has ended, and so does who removes them.
+// These do not.
+type (
+	corruptToxic struct{} // changes one byte of each chunk
+	sliceToxic   struct{} // makes chunks of few bytes
+	delayToxic   struct{} // holds each chunk back
+)
 
 func (corruptToxic) Pipe(stub *toxics.ToxicStub) {
+	pass(stub, func(c *chunks.StreamChunk) [][]byte {
+		data := bytes.Clone(c.Data)
+		if len(data) > 0 {
+			data[len(data)/2] ^= 0x80
+		}
+		return [][]byte{data}
+	})
+}
+
+func (sliceToxic) Pipe(stub *toxics.ToxicStub) {
+	pass(stub, func(c *chunks.StreamChunk) [][]byte { return slices.Collect(slices.Chunk(c.Data, 20)) })
+}
+
+func (delayToxic) Pipe(stub *toxics.ToxicStub) {
+	pass(stub, func(c *chunks.StreamChunk) [][]byte {
+		time.Sleep(time.Until(c.Timestamp.Add(100*time.Millisecond + rand.N(200*time.Millisecond))))
+		return [][]byte{c.Data}
+	})
+}
+
+// pass writes what each chunk becomes, until the connection has ended; then it drops what still comes.
+func pass(stub *toxics.ToxicStub, become func(*chunks.StreamChunk) [][]byte) {
+	ended := false
 	for {
 		select {
 		case <-stub.Interrupt:
@@ -60,13 +90,15 @@ func (corruptToxic) Pipe(stub *toxics.ToxicStub) {
 				stub.Close()
 				return
 			}
-			c = &chunks.StreamChunk{Data: bytes.Clone(c.Data), Timestamp: c.Timestamp}
-			if len(c.Data) > 0 {
-				c.Data[len(c.Data)/2] ^= 0x80
+			for _, data := range become(c) {
+				ended = ended || stub.WriteOutput(&chunks.StreamChunk{Data: data, Timestamp: c.Timestamp}, 5*time.Second) != nil
 			}
-			stub.Output <- c
 		}
 	}
 }
 
-func init() { toxics.Register("corrupt", new(corruptToxic)) }
+func init() {
+	toxics.Register("corrupt", new(corruptToxic))
+	toxics.Register("slice", new(sliceToxic))
+	toxics.Register("delay", new(delayToxic))
+}

@@ -91,7 +91,7 @@ type rate struct {
 var rates = []rate{
 	{"descriptors", func(s sample) int { return s.descriptors - 5*s.servers }, 8},
 	{"goroutines", func(s sample) int { return s.goroutines - 6*s.servers }, 20},
-	{"KiB of memory", func(s sample) int { return s.private }, 128 << 10},
+	{"KiB of memory", func(s sample) int { return s.private }, 64 << 10},
 }
 
 // growth returns the growth over all samples, of the slope that is the median between any two of them: one sample
