@@ -51,6 +51,7 @@ func (j *judge) reasons(r *record) {
 			strings.HasPrefix(j.clients[r.client].kind, "modern")):
 		case j.taskFailed(r, f):
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
+		case f.Data.Reason == "timeout" && j.late(r, o.At):
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
 		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&
 			j.happened(o.At, "restart proxy", "withdraw token", "expire tokens"): // its own
@@ -63,6 +64,13 @@ func (j *judge) reasons(r *record) {
 			j.found(6, fmt.Sprintf("%s got the cause %q, which nothing explains: %s", r.nonce, f.Data.Cause, o.Text), r.nonce)
 		}
 	}
+}
+
+// late reports whether a list took as long as the proxy waits for one, 10 s, because a server is silent. A client's own
+// proxy waits as long for the one that merges the lists, and may be first.
+func (j *judge) late(r *record, at int64) bool {
+	return r.op.Server == "" && strings.HasSuffix(j.clients[r.client].kind, "stdio") && at-r.sent > int64(9*time.Second) &&
+		j.happened(at, "stop", "half-open", "kill host", "restart host", "cut link", "delay", "slice")
 }
 
 // forgotten reports whether the process that translated for a suspended call may have ended: the state of the call was

@@ -25,7 +25,7 @@ func TestLeftBehind(t *testing.T) {
 		{"more servers", []sample{first, with(func(s *sample) { s.servers, s.descriptors, s.goroutines = 4, 40, 62 })}, 0},
 		{"another process", []sample{first, with(func(s *sample) { s.pid, s.descriptors = 2, 300 })}, 0},
 		{"more descriptors", []sample{first, with(func(s *sample) { s.descriptors = 60 })}, 1},
-		{"more goroutines", []sample{first, with(func(s *sample) { s.goroutines = 90 })}, 1},
+		{"more goroutines", []sample{first, with(func(s *sample) { s.goroutines = 100 })}, 1},
 		{"once more memory", []sample{first, first, with(func(s *sample) { s.private = 400_000 }), first}, 0},
 		{"more and more descriptors", descriptors, 1},
 		{"more and more memory", memory, 1},
