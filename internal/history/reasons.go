@@ -50,6 +50,9 @@ func (j *judge) reasons(r *record) {
 		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
 			strings.HasPrefix(j.clients[r.client].kind, "modern")):
 		case j.taskFailed(r, f):
+		case f.Data.Reason == "timeout" && r.op.Server == "" && strings.HasSuffix(j.clients[r.client].kind, "stdio") &&
+			j.happened(o.At, "stop", "half-open", "delay", "slice"):
+			// The proxy waits 10 s for each server that lists, and no longer does the client's own for the proxy.
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
 		case f.Data.Reason == "timeout" && j.late(r, o.At):
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
