@@ -130,6 +130,7 @@ type Process struct {
 	Args       []string          `key:"args" is:"loose" doc:"its arguments"`
 	Env        map[string]string `key:"env" is:"loose" keys:"envName" doc:"environment variables for it"`
 	InheritEnv []string          `key:"inheritEnv" is:"envName" doc:"our variables that it gets besides 'PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'TERM', 'LANG', 'LC_*', 'TZ', 'TMPDIR', proxy settings, 'SSL_CERT_FILE', 'SSL_CERT_DIR', 'NODE_EXTRA_CA_CERTS' and 'REQUESTS_CA_BUNDLE'. 'AWS_*' means all that begin with 'AWS_', '[all]' means all"`
+	Spare      int               `key:"spare" default:"0" max:"8" doc:"not with 'session: shared': [processes that are started ahead](operations.md#spare-processes), for a command that starts slowly. A new client takes one, and then another is started"`
 	Cwd        string            `key:"cwd" is:"path" shown:"the proxy's own" doc:"working directory. It is relative to the config file, and so is a command with a slash"` // absolute; empty: the proxy's own
 }
 

@@ -47,6 +47,7 @@ func wantFull(dir string) *Config {
 				Env:        map[string]string{"Mixed_Case": "avalueb", "PORT": "8080", "path": ""},
 				InheritEnv: []string{"AWS_REGION", "SSH_*"},
 				Cwd:        filepath.Join(dir, "data"),
+				Spare:      2,
 			},
 			StartTimeout: time.Second, RequestTimeout: 2 * time.Second,
 			WriteTimeout: 3 * time.Second, StopGrace: 4 * time.Second, IdleStop: 15 * time.Minute,

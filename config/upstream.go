@@ -18,7 +18,7 @@ var transports = []struct {
 	key    string
 	beside []string
 }{
-	{"command", []string{"args", "env", "inheritEnv", "cwd"}},
+	{"command", []string{"args", "env", "inheritEnv", "cwd", "spare"}},
 	{"url", []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}},
 }
 
@@ -33,6 +33,10 @@ func (u *Upstream) check(v value) {
 	}
 	if scheme := parseEndpoint(u.URL).scheme; u.MaxConcurrent > 0 && (scheme == "ws" || scheme == "wss") {
 		v.misplaced("maxConcurrent", "is only valid with an http or https url")
+	}
+	if u.Shared && u.Spare > 0 {
+		v.misplaced("spare", "is only valid with session: isolated")
+		u.Spare = 0
 	}
 	u.checkCredentials(v)
 	u.checkType(v)

@@ -102,7 +102,7 @@ func (h *Host) Serve() error {
 		return nil
 	}
 	defer h.in.leave()
-	h.half.required.start()
+	h.half.start()
 	h.operators.start()
 	if h.listener != nil {
 		h.accepting.Store(true)

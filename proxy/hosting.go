@@ -88,7 +88,9 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		configs[u.Name] = u
 		announced = append(announced, announcementOf(u))
 		if old, ok := h.configs[u.Name]; ok && runsOn(old, u) {
-			next[u.Name] = h.host.Upstreams[u.Name] // only adopt changes it
+			same := h.host.Upstreams[u.Name] // only adopt changes it
+			same.Spare = u.Spare
+			next[u.Name] = same
 			remotes[u.Name] = h.remotes[u.Name]
 			continue
 		}
@@ -117,6 +119,12 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	h.host.Replace(next, changed)
 	h.required.adopt(cfg.Upstreams)
 	return changed, nil
+}
+
+// start starts what runs without clients.
+func (h *hosting) start() {
+	h.host.StartSpares()
+	h.required.start()
 }
 
 // longestStop returns the longest stopGrace of an upstream.

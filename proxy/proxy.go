@@ -148,7 +148,7 @@ func (p *Proxy) start() {
 		}
 		p.local.start(p.linked)
 		p.links.start(p.linked)
-		p.host.required.start()
+		p.host.start()
 		p.operators.start()
 	})
 }

@@ -365,7 +365,7 @@ func (o *operators) pages(host string) []string {
 	return all
 }
 
-// snapshot returns the running servers.
+// snapshot returns the running servers, and then the spare processes.
 func (h *hosting) snapshot() []observe.Upstream {
 	var all []observe.Upstream
 	for _, s := range h.host.Status() {
@@ -382,6 +382,9 @@ func (h *hosting) snapshot() []observe.Upstream {
 			PID: s.PID, Started: s.Started, InFlight: s.InFlight,
 			Unusable: s.Unusable, Unattributed: s.Unattributed, Stderr: s.Stderr,
 		})
+	}
+	for _, s := range h.host.Spares() {
+		all = append(all, observe.Upstream{Name: s.Upstream, State: observe.Spare, PID: s.PID, Started: s.Started, Stderr: s.Stderr})
 	}
 	return all
 }

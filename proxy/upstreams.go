@@ -49,7 +49,7 @@ func closeCredentials(r *remote.Server) {
 func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.Upstream, *remote.Server, error) {
 	up := upstream.Upstream{Era: mcp.Era(u.Era), StartTimeout: u.StartTimeout, IdleStop: u.IdleStop, Shared: u.Shared, Roots: u.Roots}
 	if u.Command != "" {
-		up.Command = commandOf(u)
+		up.Command, up.Spare = commandOf(u), u.Spare
 		return up, nil, nil
 	}
 	r := remoteOf(u, limits, p.log)
@@ -177,7 +177,7 @@ func Quiet(cfg *config.Config) *config.Config {
 		quiet.Prefix = "always" // even if one is left
 	}
 	for i := range quiet.Upstreams {
-		quiet.Upstreams[i].Required = false
+		quiet.Upstreams[i].Required, quiet.Upstreams[i].Spare = false, 0
 	}
 	quiet.Links = slices.DeleteFunc(slices.Clone(cfg.Links), func(l config.Link) bool { return l.Accept })
 	return &quiet
@@ -443,8 +443,8 @@ func configOf(o *config.OAuth) oauth.LoginConfig {
 }
 
 // runsOn reports whether the servers of an upstream can continue with a new configuration. A new
-// prefix, or readiness that waits for it, does not matter to them.
+// prefix, readiness that waits for it, or the number of spares does not matter to them.
 func runsOn(old, now config.Upstream) bool {
-	old.Prefix, old.Required = now.Prefix, now.Required
+	old.Prefix, old.Required, old.Spare = now.Prefix, now.Required, now.Spare
 	return reflect.DeepEqual(old, now)
 }

@@ -35,11 +35,12 @@ type Host struct {
 	Hooks observe.Hooks // those of upstreams, requests and events are called
 
 	once     sync.Once      // init
-	wg       sync.WaitGroup // streams, probes of eras, and log lines of failures
+	wg       sync.WaitGroup // streams, probes of eras, spares, and log lines of failures
 	stopping context.Context
 	stop     context.CancelFunc // cancels stopping
 	servers  shared.Servers     // servers that many streams share
 	restarts restarts
+	spares   spares
 	failures failureLog
 
 	mu      sync.Mutex // guards the fields below and Upstreams; held while begin adds to wg
@@ -55,6 +56,8 @@ func (h *Host) init() {
 		h.servers.Slow = h.slow
 	}
 	h.restarts.hooks = &h.Hooks
+	h.spares.log, h.spares.limits, h.spares.wg, h.spares.pools = h.logger(), h.Limits, &h.wg, make(map[string]*sparePool)
+	h.spares.forced, h.spares.force = context.WithCancel(context.Background())
 	h.failures.log, h.failures.wg, h.failures.hooks = h.logger(), &h.wg, &h.Hooks
 	h.eras, h.streams = make(map[string]*eraFinder), make(map[*stream]struct{})
 }
@@ -82,6 +85,7 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 	}
 	h.servers.End(changed, jsonrpc.CauseChanged)
 	h.restarts.reset(changed)
+	h.spares.follow(upstreams)
 	h.failures.forget(changed)
 	for _, name := range changed {
 		delete(h.eras, name)
@@ -276,7 +280,7 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 		return refuse(c, jsonrpc.CauseStartFailed, wait)
 	}
 	s := newStream(ctx, t, id, c, log)
-	s.trial, s.restart, s.failures, s.limits, s.quotes = trial, r, &h.failures, h.Limits, h.ClientsOperate
+	s.trial, s.restart, s.spares, s.failures, s.limits, s.quotes = trial, r, &h.spares, &h.failures, h.Limits, h.ClientsOperate
 	s.inFlight.watch = watchOf(&h.Hooks, id)
 	r.tellStart()
 	if err := s.start(); err != nil {
@@ -370,14 +374,16 @@ func (h *Host) HasRun(upstream string) bool {
 	return h.restarts.up[upstream] > 0
 }
 
-// Stop ends the shared servers, which outlive their streams, by force when ctx is done. It
+// Stop ends the shared servers, which outlive their streams, and the spares, by force when ctx is done. It
 // returns when every process and goroutine of the host is gone. Other streams are closed by
 // their owners, and Stop waits for that. Attach and Open fail from now on.
 func (h *Host) Stop(ctx context.Context) {
 	h.once.Do(h.init)
 	h.mu.Lock()
 	h.stop()
+	h.spares.stop()
 	h.mu.Unlock()
+	defer context.AfterFunc(ctx, h.spares.force)()
 	h.failures.flush()
 	h.servers.Stop(ctx)
 	h.wg.Wait()

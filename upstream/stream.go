@@ -67,6 +67,7 @@ type stream struct {
 
 	// Static, set by the host.
 	restart  *restart
+	spares   *spares
 	failures *failureLog
 	limits   jsonrpc.Limits // of one message from the server
 	quotes   bool           // errors quote stderr, or the error with which initialize was refused
@@ -91,16 +92,22 @@ func newStream(ctx context.Context, t target, id serverID, c jsonrpc.Conn, log *
 	}
 }
 
-// start starts the server.
+// start starts the server, or takes a spare process.
 func (s *stream) start() error {
 	if s.up.Command == nil {
 		s.server = newRemoteSession(s.ctx, s.dial, &s.wg)
 		return nil
 	}
-	p, err := process.Start(s.up.Command, process.Options{
+	o := process.Options{
 		Limits: s.limits, Log: s.log, Quiet: s.onTrial,
 		Failed: func(end *jsonrpc.ClosedError) { s.end(end.Cause, end) },
-	})
+	}
+	if p := s.spares.take(s.name, s.up.Command); p != nil {
+		p.Assign(o)
+		s.server = p
+		return nil
+	}
+	p, err := process.Start(s.up.Command, o)
 	if err != nil {
 		return err
 	}

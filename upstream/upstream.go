@@ -15,6 +15,9 @@ import (
 type Upstream struct {
 	Command *process.Command
 
+	// Spare is the number of processes that are started ahead. Zero with Dial.
+	Spare int
+
 	// Dial begins a session with a remote server. It should not wait for the server.
 	// Cancelling ctx ends the session at once. Recv of the Conn ends with a
 	// [*jsonrpc.ClosedError]. Close of the Conn sends what was passed to Send before,

@@ -88,10 +88,10 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.0f", rate)
 }
 
-// serversOf returns the number of servers of an upstream that runs here.
+// serversOf returns the number of servers of an upstream that runs here, without spare processes.
 func serversOf(now *proxy.Snapshot, upstream string) (n int) {
 	for _, u := range now.Upstreams {
-		if u.Name == upstream {
+		if u.Name == upstream && u.State != "spare" {
 			n++
 		}
 	}

@@ -27,3 +27,25 @@ func TestLinkRows(t *testing.T) {
 		}
 	}
 }
+
+// Upstreams that rest, for all clients or for some, and spare processes.
+func TestUpstreamRows(t *testing.T) {
+	var text strings.Builder
+	printStatus(&text, &proxy.Snapshot{
+		Traffic: []proxy.Traffic{
+			{Upstream: "a", State: "resting", Resting: 2}, {Upstream: "b", State: "running", Resting: 1},
+			{Upstream: "c", Link: "far", Resting: 3},
+		},
+		Upstreams: []proxy.Upstream{{Name: "b", State: "running"}, {Name: "b", State: "spare", PID: 7}},
+		Links:     []proxy.Link{{Name: "far", Up: true}},
+	}, true, time.Now())
+	all := "\n"
+	for line := range strings.Lines(text.String()) {
+		all += strings.Join(strings.Fields(line), " ") + "\n"
+	}
+	for _, want := range []string{"a here resting 0 0", "b here running 1 0 rests for 1", "c far link up 0 rests for 3", "b spare 7 0 0 0"} {
+		if !strings.Contains(all, "\n"+want+"\n") {
+			t.Errorf("no row %q in %s", want, all)
+		}
+	}
+}

@@ -6,7 +6,7 @@ import "time"
 type Snapshot struct {
 	Process   Process    `json:"process"`
 	Traffic   []Traffic  `json:"traffic"`   // by upstream: those that run here first, by name
-	Upstreams []Upstream `json:"upstreams"` // servers that run here, by name, session and era
+	Upstreams []Upstream `json:"upstreams"` // servers that run here, by name, session and era, then spare processes
 	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; empty on a host
 	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; empty on a host
 
@@ -73,7 +73,7 @@ type Upstream struct {
 	Session  string   `json:"session"`         // that it serves, as in the log
 	Era      string   `json:"era"`             // of the streams to it
 	Speaks   []string `json:"speaks,omitzero"` // known eras of its server
-	State    string   `json:"state"`           // starting, running or stopping
+	State    string   `json:"state"`           // starting, running, stopping or Spare
 	Failures int      `json:"failures"`        // of the upstream in a row before this server
 
 	PID          int       `json:"pid,omitzero"` // of a process
@@ -83,6 +83,9 @@ type Upstream struct {
 	Unattributed int       `json:"unattributed"`    // its dropped messages, whose client was not known
 	Stderr       []string  `json:"stderr,omitzero"` // its last lines
 }
+
+// Spare is the state of a process that was started ahead: it has no session yet, and nothing was written to it.
+const Spare = "spare"
 
 // A Session is the session of one client, or of all requests of one principal.
 type Session struct {

@@ -50,8 +50,9 @@ type Server struct {
 // the command.
 func Start(c *Command, o Options) (*Server, error) {
 	s := &Server{
-		stderr: stderrLog{log: o.Log, quiet: o.Quiet}, failed: o.Failed, stderrEnd: make(chan struct{}),
+		failed: o.Failed, stderrEnd: make(chan struct{}),
 	}
+	s.stderr.assign(o.Log, o.Quiet)
 	p, err := startProcess(c, &s.wg, s.stdinFailed)
 	if err != nil {
 		return nil, notStarted(err)
@@ -62,6 +63,29 @@ func Start(c *Command, o Options) (*Server, error) {
 	s.wg.Go(p.watch)
 	s.wg.Go(s.readStderr)
 	return s, nil
+}
+
+// Assign replaces the Log, Quiet and Failed of Start, for a server that was started ahead. It must
+// be called before Send.
+func (s *Server) Assign(o Options) {
+	s.failed = o.Failed
+	s.stderr.assign(o.Log, o.Quiet)
+	o.Log.Debug("upstream started ahead", "pid", s.PID())
+}
+
+// Exited is closed when the process has exited.
+func (s *Server) Exited() <-chan struct{} { return s.p.exited }
+
+// HasExited is whether the process has exited. It may know earlier than Exited.
+func (s *Server) HasExited() bool {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	select {
+	case <-s.p.exited:
+		return true
+	default:
+		return s.p.reaped || s.p.group.exited()
+	}
 }
 
 // PID returns the id of the process.

@@ -22,11 +22,17 @@ const (
 
 // A stderrLog logs a process's stderr, and keeps the last lines for errors and status.
 type stderrLog struct {
+	mu    sync.Mutex // guards the fields below
 	log   *slog.Logger
 	quiet func() bool // reports whether to log at level debug
+	last  []string
+}
 
-	mu   sync.Mutex // guards last
-	last []string
+// assign sets where it logs.
+func (l *stderrLog) assign(log *slog.Logger, quiet func() bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log, l.quiet = log, quiet
 }
 
 // readFrom reads r to its end, in constant memory.
@@ -36,7 +42,8 @@ func (l *stderrLog) readFrom(r io.Reader) {
 	dropped := 0
 	tell := func() {
 		if dropped > 0 {
-			l.log.Log(context.Background(), l.level(), "upstream stderr: lines dropped", "dropped", dropped)
+			log, level := l.at()
+			log.Log(context.Background(), level, "upstream stderr: lines dropped", "dropped", dropped)
 		}
 		dropped = 0
 	}
@@ -47,7 +54,8 @@ func (l *stderrLog) readFrom(r io.Reader) {
 			l.keep(text)
 			if limit.Allow() {
 				tell()
-				l.log.Log(context.Background(), l.level(), "upstream stderr", "line", text)
+				log, level := l.at()
+				log.Log(context.Background(), level, "upstream stderr", "line", text)
 			} else {
 				dropped++
 			}
@@ -61,11 +69,15 @@ func (l *stderrLog) readFrom(r io.Reader) {
 	}
 }
 
-func (l *stderrLog) level() slog.Level {
-	if l.quiet() {
-		return slog.LevelDebug
+// at returns where to log, and the level.
+func (l *stderrLog) at() (*slog.Logger, slog.Level) {
+	l.mu.Lock()
+	log, quiet := l.log, l.quiet
+	l.mu.Unlock()
+	if quiet() {
+		return log, slog.LevelDebug
 	}
-	return slog.LevelInfo
+	return log, slog.LevelInfo
 }
 
 func clean(line []byte) string {

@@ -153,6 +153,9 @@ func (c *collector) collectSnapshot(o out) {
 func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 	servers, running := make(map[[2]string]int), make(map[string]bool)
 	for _, u := range now.Upstreams {
+		if u.State == observe.Spare {
+			continue
+		}
 		servers[[2]string{u.Name, u.State}]++
 		running[u.Name] = running[u.Name] || u.State == "running"
 	}

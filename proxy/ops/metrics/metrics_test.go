@@ -57,7 +57,7 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.Refused("invalid_token")
 	return m, observe.Snapshot{
 		Process:   observe.Process{MaxSessions: 9},
-		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "stopping"}},
+		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "stopping"}, {Name: "files", State: observe.Spare}},
 		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8, InFlight: 1}},
 		Traffic:   []observe.Traffic{{Upstream: "files", Required: true, InFlight: 1, Suspended: 3, QueuedBytes: 5, Failed: observe.Failure{InARow: 2}}, {Upstream: "bad", Failed: observe.Failure{InARow: 5}}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
 		Links:     []observe.Link{{Name: "far", Required: true, Up: true, Upstreams: []string{"a", "b"}}},
@@ -68,6 +68,9 @@ func everything() (*Metrics, observe.Snapshot) {
 func TestMetrics(t *testing.T) {
 	m, now := everything()
 	text := scrape(t, m, "text/plain", now)
+	if strings.Contains(text, `state="spare"`) {
+		t.Error("a spare process counts as a server")
+	}
 	for _, want := range []string{
 		`mcp_server_operation_duration_seconds_bucket{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call",upstream="files",le="0.02"} 0`,
 		`mcp_server_operation_duration_seconds_bucket{error_type="",gen_ai_tool_name="read",mcp_method_name="tools/call",upstream="files",le="0.05"} 1`,
