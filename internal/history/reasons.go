@@ -50,9 +50,6 @@ func (j *judge) reasons(r *record) {
 		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
 			strings.HasPrefix(j.clients[r.client].kind, "modern")):
 		case j.taskFailed(r, f):
-		case f.Data.Reason == "timeout" && r.op.Server == "" && strings.HasSuffix(j.clients[r.client].kind, "stdio") &&
-			j.happened(o.At, "stop", "half-open", "delay", "slice"):
-			// The proxy waits 10 s for each server that lists, and no longer does the client's own for the proxy.
 		case f.Message == unasked && r.op.Server == "own" && j.happened(o.At, "reload"):
 			// The first thing that a server reads when its stream ends is the error for its question.
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
