@@ -231,7 +231,7 @@ func (c *client) request(o *operation, method string, p object) {
 }
 
 func (c *client) cancel(o *operation) {
-	if c.plant.is("lose a cancel", o.Nonce) {
+	if c.plant.server() == "lose a cancel" { // each, since only later calls on the same way show it
 		c.rec.add(c.name, Cancel, o.Nonce, "")
 		c.rec.add(c.name, Cancel, o.Nonce, "sent")
 		return
