@@ -114,7 +114,7 @@ type Upstream struct {
 	Era            string        `key:"era" is:"era" shown:"'auto'" doc:"what it speaks: 'legacy' (until 2025-11-25), 'modern' (2026-07-28), or 'auto': [the proxy finds out](eras.md)"` // empty: auto
 	Shared         bool          `key:"session" is:"session" shown:"'isolated'" doc:"'isolated': each client has its own process or session; 'shared': all clients share one"`
 	Roots          []string      `key:"roots" is:"uri" shown:" " doc:"shared only: URIs that answer its 'roots/list' outside of a call. Without them such a request is refused"`
-	Required       bool          `key:"required" doc:"[readiness](operations.md) waits for it. It starts with the proxy: a shared server keeps running, and is restarted when it ends. An isolated command, or a session with a remote server, is tried until it answers 'initialize' once"`
+	Required       bool          `key:"required" doc:"[readiness](operations.md) waits for it. It starts with the proxy: a shared server keeps running unless it rests, and is restarted when it ends. An isolated command, or a session with a remote server, is tried until it answers 'initialize' once"`
 	StartTimeout   time.Duration `key:"startTimeout" default:"30s" min:"1ns" doc:"for the answer to 'initialize'. A client's own 'initialize' waits at most 8 s, and for a server that was late before only if no other answers. The start continues"`
 	RequestTimeout time.Duration `key:"requestTimeout" default:"0s" doc:"for an answer or progress, without a maximum. It pauses while the client is asked something; '0': as long as the client waits"`
 	WriteTimeout   time.Duration `key:"writeTimeout" default:"60s" min:"1ns" doc:"a server that does not read stdin for this time is stopped"`

@@ -135,11 +135,11 @@ func TestJudgeSameURI(t *testing.T) {
 func TestQuiet(t *testing.T) {
 	cfg := &config.Config{
 		Prefix: "auto", Frontend: config.Frontend{Listen: []string{"127.0.0.1:1"}}, Admin: config.Admin{Listen: []string{"127.0.0.1:2"}}, Logs: config.Logs{Calls: true},
-		Upstreams: []config.Upstream{{Name: "a", Required: true}, {Name: "b"}},
+		Upstreams: []config.Upstream{{Name: "a", Required: true, Process: config.Process{Spare: 1}}, {Name: "b"}},
 		Links:     []config.Link{{Name: "far", Accept: true}, {Name: "near", Dial: "tcp://127.0.0.1:1"}},
 	}
 	q := Quiet(cfg)
-	if q.Listen != nil || q.Admin.Listen != nil || q.Logs.Calls || q.Upstreams[0].Required || q.Prefix != "always" || len(q.Links) != 1 {
+	if q.Listen != nil || q.Admin.Listen != nil || q.Logs.Calls || q.Upstreams[0].Required || q.Upstreams[0].Spare != 0 || q.Prefix != "always" || len(q.Links) != 1 {
 		t.Errorf("%+v", q)
 	}
 	if !cfg.Upstreams[0].Required || len(cfg.Links) != 2 || cfg.Prefix != "auto" {

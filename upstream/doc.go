@@ -25,6 +25,9 @@
 // if the client is modern, the host sends server/discover. If the server speaks the other era, the
 // stream moves there with the messages that the client has sent (kept.go).
 //
+// Processes of commands that start slowly may be started ahead (spare.go). A stream takes one as its
+// server.
+//
 // The streams of a shared upstream use one server (package shared). The host attaches one stream to
 // it, so that a shared server starts, ends and fails as any other. In the modern era, which has no
 // sessions, all streams share a process or WebSocket. It ends after a while without streams.

@@ -81,7 +81,8 @@ func (sp *spares) follow(upstreams map[string]Upstream) {
 }
 
 func (sp *spares) newPool(name string, up *Upstream) *sparePool {
-	p := &sparePool{in: sp, name: name, command: up.Command, size: up.Spare, log: sp.log.With("upstream", name, "session", "spare")}
+	p := &sparePool{in: sp, name: name, command: up.Command, size: up.Spare}
+	p.log = sp.log.With("upstream", name, "session", "spare")
 	p.ctx, p.end = context.WithCancel(context.Background())
 	for range p.size {
 		sp.wg.Go(p.keep)
@@ -111,7 +112,8 @@ func (p *sparePool) keep() {
 // try starts a spare and offers it. It returns true when it was taken. Otherwise nothing is left of
 // it.
 func (p *sparePool) try() bool {
-	server, err := process.Start(p.command, process.Options{Limits: p.in.limits, Log: p.log, Quiet: func() bool { return true }})
+	quiet := func() bool { return true }
+	server, err := process.Start(p.command, process.Options{Limits: p.in.limits, Log: p.log, Quiet: quiet})
 	if err != nil {
 		p.log.Debug("spare process did not start", "err", errors.Unwrap(err))
 		return false

@@ -31,7 +31,8 @@
 //   - initialize.go: the description of the upstreams for the client. startup.go: how they start for
 //     that. late.go: upstreams that missed a deadline.
 //   - upstream_conn.go: one upstream. upstream_receive.go: its messages. upstream_info.go: its
-//     description of itself. upstream_set.go: the set of upstreams.
+//     description of itself. upstream_set.go: the set of upstreams. idle.go: how it rests when nobody
+//     needs it.
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.

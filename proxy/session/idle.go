@@ -49,6 +49,20 @@ func (u *upstreamConn) enterLocked() *attempt {
 
 func (a *attempt) leave() { a.entered.Add(-1) }
 
+// tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
+// queue is full, m is dropped with a warning, because the upstream has not read for long.
+func (u *upstreamConn) tell(m *jsonrpc.Message) {
+	u.s.mu.Lock()
+	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
+		u.s.mu.Unlock()
+		return
+	}
+	a := u.enterLocked()
+	u.s.mu.Unlock()
+	a.peer.Send(m)
+	a.leave()
+}
+
 // noteUse notes that the upstream is in use.
 func (u *upstreamConn) noteUse() {
 	if u.up.IdleStop > 0 {

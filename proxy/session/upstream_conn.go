@@ -305,20 +305,6 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 	return nil, context.Cause(ctx)
 }
 
-// tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
-// queue is full, m is dropped with a warning, because the upstream has not read for long.
-func (u *upstreamConn) tell(m *jsonrpc.Message) {
-	u.s.mu.Lock()
-	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
-		u.s.mu.Unlock()
-		return
-	}
-	a := u.enterLocked()
-	u.s.mu.Unlock()
-	a.peer.Send(m)
-	a.leave()
-}
-
 // queueFull logs a message that was dropped because the queue was full.
 func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
 	u.log.Log(u.s.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)

@@ -14,7 +14,8 @@
 // The session sends its own initialize, whose answer is the answer to each member. Ids and progress
 // tokens, tasks and their cursors, subscriptions, log levels and elicitations are kept apart
 // (task.go, level.go, server.go). A modern server is asked server/discover first, and ends
-// when it has had no members for a while (modern.go).
+// when it has had no members for a while. A legacy server stays, unless its upstream says how long
+// (idle.go).
 //
 // A cancelled call causes one stimulus (package peer, mark.go): a call that may wait for a request
 // that got the one error has [peer.FadeFor] to end by itself, and is cancelled then. For a
