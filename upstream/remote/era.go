@@ -11,8 +11,9 @@ import (
 )
 
 // socketPatience is how long a server on a WebSocket may take to answer a probe. One of
-// the legacy era may not answer at all.
-const socketPatience = 5 * time.Second
+// the legacy era may not answer at all. Another mcp-proxy waits up to 8 s for its own
+// upstreams before it answers, and must not be taken for one.
+const socketPatience = 10 * time.Second
 
 // doubtPause is the least time between two probes of a server that refuses requests.
 const doubtPause = time.Minute
@@ -83,30 +84,42 @@ func tellsNothing(status int) bool {
 	return status >= 500 || status >= 300 && status < 400
 }
 
-// probeSocket probes on a connection of its own.
+// probeSocket probes on a connection of its own. A server that ends the connection is asked
+// once more: it may have stopped or restarted, which says nothing about its era. One that
+// ends the second connection, too, does so because of the request.
 func (t *transport) probeSocket(ctx context.Context) (bool, error) {
+	modern, lost, err := t.probeSocketOnce(ctx)
+	if lost {
+		modern, _, err = t.probeSocketOnce(ctx)
+	}
+	return modern, err
+}
+
+// probeSocketOnce is probeSocket with one connection. lost is whether the server ended it
+// without an answer.
+func (t *transport) probeSocketOnce(ctx context.Context) (modern, lost bool, err error) {
 	conn, err := dialSocket(ctx, t)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	defer conn.Close()
 	late := time.AfterFunc(socketPatience, func() { conn.Close() })
 	defer late.Stop()
 	m := mcp.Discover(ownID("discover"))
 	if conn.Send(m) != nil {
-		return false, nil
+		return false, late.Stop(), nil
 	}
 	for {
 		reply, err := conn.Recv()
 		_, bad := errors.AsType[*jsonrpc.InvalidError](err)
 		switch {
 		case ctx.Err() != nil:
-			return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}
+			return false, false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: context.Cause(ctx)}
 		case bad:
-		case err != nil: // no answer in time, or the server closed the connection
-			return false, nil
+		case err != nil: // the server ended the connection, or late did
+			return false, late.Stop(), nil
 		case reply.IsResponse() && (reply.ID.IsZero() || reply.ID == m.ID):
-			return mcp.DiscoversModern(reply), nil
+			return mcp.DiscoversModern(reply), false, nil
 		}
 	}
 }

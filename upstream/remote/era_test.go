@@ -7,9 +7,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
@@ -125,40 +129,44 @@ func TestProbeNobody(t *testing.T) {
 	wantVerdict(t, s, false, "")
 }
 
-// TestProbeWebSocket asks on a connection of its own.
+// TestProbeWebSocket asks on a connection of its own, and on a second one if the first is
+// lost: a server that restarts loses it whatever era it speaks.
 func TestProbeWebSocket(t *testing.T) {
+	modern := func(c jsonrpc.Conn, m *jsonrpc.Message) {
+		c.Send(jsonrpc.NewNotification("notifications/x", nil))
+		c.Send(jsonrpc.NewResult(m.ID, raw(`{"supportedVersions":["2026-07-28"]}`)))
+	}
+	legacy := func(c jsonrpc.Conn, m *jsonrpc.Message) {
+		c.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32601, Message: "x"}))
+	}
+	leaves := func(c jsonrpc.Conn, _ *jsonrpc.Message) { c.Close() }
+	type answer = func(jsonrpc.Conn, *jsonrpc.Message)
 	tests := map[string]struct {
-		answer func(c jsonrpc.Conn, m *jsonrpc.Message)
-		modern bool
+		answers []answer // one for each connection
+		modern  bool
 	}{
-		"modern": {func(c jsonrpc.Conn, m *jsonrpc.Message) {
-			c.Send(jsonrpc.NewNotification("notifications/x", nil))
-			c.Send(jsonrpc.NewResult(m.ID, raw(`{"supportedVersions":["2026-07-28"]}`)))
-		}, true},
-		"legacy": {func(c jsonrpc.Conn, m *jsonrpc.Message) {
-			c.Send(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32601, Message: "x"}))
-		}, false},
-		"silent": {func(jsonrpc.Conn, *jsonrpc.Message) {}, false},
-		"leaves": {func(c jsonrpc.Conn, _ *jsonrpc.Message) { c.Close() }, false},
+		"modern": {[]answer{modern}, true},
+		"legacy": {[]answer{legacy}, false},
+		"silent": {[]answer{func(jsonrpc.Conn, *jsonrpc.Message) {}}, false},
+		"waits for its upstreams": {[]answer{func(c jsonrpc.Conn, m *jsonrpc.Message) {
+			time.Sleep(8 * time.Second)
+			modern(c, m)
+		}}, true},
+		"restarts, modern": {[]answer{leaves, modern}, true},
+		"restarts, legacy": {[]answer{leaves, legacy}, false},
+		"leaves":           {[]answer{leaves, leaves}, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // one of them waits more than it works
+			t.Parallel() // some of them wait more than they work
 			url, conns := wsFake(t)
-			served := make(chan struct{})
-			go func() {
-				defer close(served)
-				c := <-conns
-				defer c.Close()
-				m, err := c.Recv()
-				if err != nil || m.Method != "server/discover" || !strings.Contains(string(m.Params), "2026-07-28") {
-					t.Errorf("server received %v, %v", m, err)
-					return
+			var served sync.WaitGroup
+			defer served.Wait()
+			served.Go(func() {
+				for _, answer := range tt.answers {
+					serveProbe(t, <-conns, answer)
 				}
-				tt.answer(c, m)
-				c.Recv()
-			}()
-			defer func() { <-served }()
+			})
 			s, _ := server(t, url)
 			wantVerdict(t, s, tt.modern, "")
 		})
@@ -167,6 +175,35 @@ func TestProbeWebSocket(t *testing.T) {
 	defer refusing.Close()
 	s, _ := server(t, "ws"+strings.TrimPrefix(refusing.URL, "http"))
 	wantVerdict(t, s, false, "HTTP 401")
+}
+
+// serveProbe answers a probe, and waits until its connection ends.
+func serveProbe(t *testing.T, c jsonrpc.Conn, answer func(jsonrpc.Conn, *jsonrpc.Message)) {
+	defer c.Close()
+	m, err := c.Recv()
+	if err != nil || m.Method != "server/discover" || !strings.Contains(string(m.Params), "2026-07-28") {
+		t.Errorf("server received %v, %v", m, err)
+		return
+	}
+	answer(c, m)
+	c.Recv()
+}
+
+// A server that is lost, and cannot be reached again, has told nothing.
+func TestProbeOfWebSocketThatGoes(t *testing.T) {
+	var accepted atomic.Bool
+	gone := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if accepted.Swap(true) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if c, err := (wsconn.Config{}).Accept(w, r, nil); err == nil {
+			serveProbe(t, c, func(c jsonrpc.Conn, _ *jsonrpc.Message) { c.Close() })
+		}
+	}))
+	defer gone.Close()
+	s, _ := server(t, "ws"+strings.TrimPrefix(gone.URL, "http"))
+	wantVerdict(t, s, false, "HTTP 503")
 }
 
 // A server of the modern era that is replaced by one of the legacy era is found out

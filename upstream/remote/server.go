@@ -114,8 +114,9 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 // Probe asks the server, with server/discover, whether it speaks a version of the
 // modern era that we speak. The error, a [*jsonrpc.ClosedError], tells why that is
 // unknown: the server is unreachable, does not answer in time, or rejects our
-// credentials. Probe takes at most 10 s over HTTP. On a WebSocket it waits 5 s after
-// connecting, and takes silence for the legacy era (2026-07-28 basic/versioning).
+// credentials. Probe takes at most 10 s over HTTP. On a WebSocket it waits 10 s after
+// connecting, and takes silence for the legacy era (2026-07-28 basic/versioning). If the
+// WebSocket ends without an answer it tries once more.
 func (s *Server) Probe(ctx context.Context) (bool, error) {
 	return s.prepare().probe(ctx)
 }
