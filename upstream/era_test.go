@@ -246,6 +246,27 @@ func TestLegacyRefusalOfALegacyServer(t *testing.T) {
 	})
 }
 
+// Another proxy speaks both eras, also while it has no upstream that could answer.
+func TestProxyWithoutItsUpstreamIsNotOfTheOtherEra(t *testing.T) {
+	const lost = `{"id":1,"error":{"code":-32603,"message":"Connection closed","data":{"reason":"connection_closed","phase":"not_sent","retryable":true}}}`
+	inProbedWorld(t, func(w *sharedWorld, p *prober) {
+		w.welcome = ""
+		p.modern.Store(true)
+		a := w.attachIn("a", mcp.Legacy)
+		a.say(hello)
+		w.server().say(lost)
+		a.hears(lost)
+		a.leave()
+		w.welcome = welcome
+		b := w.attachIn("b", mcp.Legacy)
+		b.say(hello)
+		b.hears(`{"id":1,` + welcome + `}`)
+		if p.asked.Load() != 0 {
+			t.Errorf("%d probes", p.asked.Load())
+		}
+	})
+}
+
 // A server of both eras serves each client in its own, and a start that fails says
 // nothing about that.
 func TestServerOfBothEras(t *testing.T) {

@@ -231,7 +231,8 @@ func (s *stream) readServer() {
 func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 	switch n {
 	case refusal:
-		if s.otherEra() { // before the client gets the refusal
+		// What another mcp-proxy says of its upstreams tells nothing about its era.
+		if jsonrpc.ReadErrorData(failed).Reason == "" && s.otherEra() { // before the client gets the refusal
 			s.endOtherEra()
 		}
 		s.inFlight.refuse(failed)

@@ -19,8 +19,9 @@ func Discover(id jsonrpc.ID) *jsonrpc.Message {
 
 // DiscoversModern reports whether the answer to a server/discover comes from a server that shares a
 // version of the modern era with us. A server that demands a capability or rejects a header is of
-// that era, too (2026-07-28 basic/versioning: recognized modern errors). Other errors say nothing
-// about the era.
+// that era, too (2026-07-28 basic/versioning: recognized modern errors). So is another mcp-proxy
+// that says why it cannot answer: because it stops, or because of its upstreams. Other errors are
+// of a server that does not know the request.
 func DiscoversModern(answer *jsonrpc.Message) bool {
 	if answer.Result != nil {
 		versions, _ := jsonrpc.Member(answer.Result, "supportedVersions")
@@ -35,7 +36,7 @@ func DiscoversModern(answer *jsonrpc.Message) bool {
 	case CodeHeaderMismatch, CodeMissingCapability:
 		return true
 	}
-	return false
+	return jsonrpc.ReadErrorData(answer.Error).Reason != ""
 }
 
 // SpeaksModern reports whether an array of versions has one of the modern era that we support.

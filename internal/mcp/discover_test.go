@@ -25,6 +25,7 @@ func TestDiscoversModern(t *testing.T) {
 		{"wanted without versions", refusal(`{"code":-32022,"message":"m"}`), false},
 		{"a capability is missing", refusal(`{"code":-32021,"message":"m"}`), true},
 		{"a header differs", refusal(`{"code":-32020,"message":"m"}`), true},
+		{"another proxy without its upstream", refusal(`{"code":-32603,"message":"Connection closed: x","data":{"reason":"connection_closed","upstream":"x","phase":"not_sent","retryable":true}}`), true},
 		{"unknown method", refusal(`{"code":-32601,"message":"m"}`), false},
 		{"not initialized", refusal(`{"code":-32000,"message":"m"}`), false},
 		{"a code that is no number", refusal(`{"code":"-32022","message":"m","data":{"supported":["2026-07-28"]}}`), false},
