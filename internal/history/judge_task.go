@@ -42,11 +42,7 @@ func isCancelled(o Event) bool {
 }
 
 // taskFailed reports whether an error belongs to what is asked of a task: it is another's, or its server or the
-// proxy, which remembers whose it is, may have been replaced since. A modern client on stdio has a proxy between that
-// tries which era the other proxy speaks; if that ends meanwhile, it takes it for an older one, and translates no tasks.
+// proxy, which remembers whose it is, may have been replaced since.
 func (j *judge) taskFailed(r *record, f failure) bool {
-	if f.Code == -32601 && r.op.Theirs != "" && j.clients[r.client].kind == "modern stdio" {
-		return j.happened(r.sent, "kill proxy", "restart proxy", "take descriptors", "withdraw token")
-	}
 	return f.Code == -32602 && (r.op.Theirs != "" || r.op.Task != "" && j.died(r.op.Server, r.sent))
 }
