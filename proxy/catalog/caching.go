@@ -3,6 +3,7 @@ package catalog
 import (
 	"encoding/json"
 	"strconv"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -29,6 +30,16 @@ func (c *Caching) Add(part Caching) {
 
 // Partial notes that a part is missing, which makes the answer stale when it comes.
 func (c *Caching) Partial() { c.Add(Caching{}) }
+
+// Public reports whether the answer may be kept for other clients. An answer that does not say so is
+// private.
+func (c *Caching) Public() bool { return c.public }
+
+// Aged returns the caching of an answer that was given some time ago.
+func (c Caching) Aged(by time.Duration) Caching {
+	c.ttl = max(c.ttl-max(by, 0).Milliseconds(), 0)
+	return c
+}
 
 // Private makes the answer private to its client.
 func (c *Caching) Private() { c.public = false }

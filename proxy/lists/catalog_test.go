@@ -1,0 +1,275 @@
+package lists
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// entryOf returns an entry with these tools.
+func entryOf(t *testing.T, tools ...string) *Entry {
+	t.Helper()
+	e, err := NewEntry(json.RawMessage(`{"capabilities":{"tools":{}},"instructions":"<é> &"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range catalog.Kinds {
+		e.Lists[k] = Absent()
+	}
+	page := `{ "tools" : [`
+	for i, name := range tools {
+		page += strings.Repeat(",", min(i, 1)) + `{"name": "` + name + `","description":"a < b"}`
+	}
+	var all catalog.Collection
+	if _, err := all.Add(mcp.Legacy, "tools", json.RawMessage(page+`],"_meta":{"x":1}}`)); err != nil {
+		t.Fatal(err)
+	}
+	e.Lists[catalog.Tools] = NewList(catalog.Tools, mcp.Legacy, &all, func(string) bool { return true })
+	return e
+}
+
+// learn puts an entry into a catalog as a trial does.
+func (c *Catalog) learn(k Key, e *Entry) { <-c.Ask(k, func() (*Entry, error) { return e, nil }).Done }
+
+func keyOf(upstream string) Key { return Key{Upstream: upstream, Era: mcp.Legacy} }
+
+func namesIn(e *Entry) (names string) {
+	if e == nil {
+		return "nothing"
+	}
+	for _, tool := range e.Lists[catalog.Tools].Table.Entries {
+		names += tool.Name + " "
+	}
+	return strings.TrimSpace(names)
+}
+
+// Lists are there again after a restart, byte for byte, unless the configuration of their upstream
+// has changed.
+func TestStoreKeepsEntries(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "dir")
+	open := func(configuration string) *Catalog {
+		s, err := OpenStore(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Catalog{Store: s}
+		c.Serve([]Upstream{{Name: "a", Digest: s.Digest([]byte(configuration)), Deny: []string{"hidden"}}, {Name: "far"}})
+		return c
+	}
+	first, e := open("1"), entryOf(t, "x", "y")
+	first.learn(keyOf("a"), e)
+	first.learn(keyOf("far"), e)
+	first.Save()
+	again := open("1")
+	if got := again.Get(keyOf("a")); got == nil || !got.equal(e) || !got.Asked.Equal(e.Asked) || got.Capabilities["tools"] == nil {
+		t.Errorf("after a restart there is %+v", got)
+	}
+	if got := again.Get(keyOf("far")); got != nil {
+		t.Error("the file has lists of an upstream without a digest")
+	}
+	if got := open("2").Get(keyOf("a")); got != nil {
+		t.Error("another configuration has the lists, too")
+	}
+	for _, name := range []string{entriesFile, keyFile} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", name, info.Mode(), err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.new")); len(left) > 0 {
+		t.Errorf("files are left: %v", left)
+	}
+}
+
+// A broken file, or one of another version, is ignored, and replaced at the next change.
+func TestBrokenFile(t *testing.T) {
+	for _, text := range []string{"", "{", `{"version":2,"entries":[{}]}`, `{"version":1,"entries":[{"capabilities":"xyz"}]}`,
+		`{"version":1,"entries":[{"digest":"DIGEST","era":"legacy","capabilities":"` + strings.Repeat("0", 64) + `","introduction":"[","lists":{"tools/list":"{"}}]}`} {
+		dir := t.TempDir()
+		s, err := OpenStore(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		digest := s.Digest(nil)
+		if err := os.WriteFile(filepath.Join(dir, entriesFile), []byte(strings.ReplaceAll(text, "DIGEST", digest)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := &Catalog{Store: s}
+		c.Serve([]Upstream{{Name: "a", Digest: digest}})
+		if got := c.Get(keyOf("a")); got != nil {
+			t.Errorf("%q has %+v", text, got)
+		}
+		c.learn(keyOf("a"), entryOf(t, "x"))
+		c.Save()
+		c.Serve(nil)
+		c.Serve([]Upstream{{Name: "a", Digest: digest}})
+		if got := namesIn(c.Get(keyOf("a"))); got != "x" {
+			t.Errorf("after %q there is %s", text, got)
+		}
+	}
+}
+
+// Proxies that use one directory at once lose nothing of each other.
+func TestProxiesShareADirectory(t *testing.T) {
+	dir := t.TempDir()
+	names := []string{"a", "b", "c", "d"}
+	var wg sync.WaitGroup
+	for _, name := range names {
+		wg.Go(func() {
+			s, err := OpenStore(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c := &Catalog{Store: s}
+			c.Serve([]Upstream{{Name: "mine", Digest: s.Digest([]byte(name))}})
+			for range 20 {
+				c.learn(keyOf("mine"), entryOf(t, name))
+				c.Save()
+			}
+		})
+	}
+	wg.Wait()
+	for _, name := range names {
+		s, err := OpenStore(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Catalog{Store: s}
+		c.Serve([]Upstream{{Name: "again", Digest: s.Digest([]byte(name))}})
+		if got := namesIn(c.Get(keyOf("again"))); got != name {
+			t.Errorf("%s has %s", name, got)
+		}
+	}
+}
+
+// A directory that cannot be used is an error that does not show its path.
+func TestNoDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(filepath.Join(file, "below")); err == nil || strings.Contains(err.Error(), file) {
+		t.Error(err)
+	}
+}
+
+// Capabilities without an entry of their own have that of others, until they are known to matter.
+func TestEntriesOfCapabilities(t *testing.T) {
+	c := new(Catalog)
+	c.Serve([]Upstream{{Name: "a"}, {Name: "b"}})
+	roots, sampling := keyOf("a"), keyOf("a")
+	roots.Caps[0], sampling.Caps[0] = 1, 2
+	c.learn(keyOf("a"), entryOf(t, "x"))
+	if got := namesIn(c.Get(roots)); got != "x" {
+		t.Error(got)
+	}
+	c.learn(roots, entryOf(t, "x", "y"))
+	for k, want := range map[Key]string{keyOf("a"): "x", roots: "x y", sampling: "nothing", keyOf("b"): "nothing"} {
+		if got := namesIn(c.Get(k)); got != want {
+			t.Errorf("%v has %s, want %s", k, got, want)
+		}
+	}
+	modern := Key{Upstream: "a", Era: mcp.Modern}
+	if got := c.Get(modern); got != nil {
+		t.Error("the other era has it, too")
+	}
+}
+
+// Of two trials at once there is one. A failed one leaves what is known.
+func TestOneTrialAtATime(t *testing.T) {
+	c := new(Catalog)
+	c.Serve([]Upstream{{Name: "a"}})
+	var n int
+	gate := make(chan struct{})
+	ask := func() (*Entry, error) { n++; <-gate; return entryOf(t, "x"), nil }
+	first, second := c.Ask(keyOf("a"), ask), c.Ask(keyOf("a"), ask)
+	close(gate)
+	<-second.Done
+	if first != second || n != 1 || namesIn(first.Entry) != "x" {
+		t.Errorf("%d trials", n)
+	}
+	bad := c.Ask(keyOf("a"), func() (*Entry, error) { return nil, errors.New("bad") })
+	if <-bad.Done; bad.Err == nil || namesIn(c.Get(keyOf("a"))) != "x" {
+		t.Error("a failed trial changed something")
+	}
+}
+
+// Changes are reported at once, and then once in five seconds; equal bytes are no change.
+func TestChangesAreRare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var at []time.Duration
+		began := time.Now()
+		c := &Catalog{Changed: func(string) {
+			mu.Lock()
+			defer mu.Unlock()
+			at = append(at, time.Since(began))
+		}}
+		c.Serve([]Upstream{{Name: "a"}})
+		for _, tool := range []string{"1", "2", "3", "3"} {
+			c.learn(keyOf("a"), entryOf(t, tool))
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		c.learn(keyOf("a"), entryOf(t, "3"))
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(at) != 2 || at[0] != 0 || at[1] != changePause {
+			t.Errorf("changes are reported after %v", at)
+		}
+	})
+}
+
+// A hostile server cannot fill the catalog.
+func TestBounds(t *testing.T) {
+	c := new(Catalog)
+	c.Serve([]Upstream{{Name: "a"}, {Name: "b"}})
+	c.learn(keyOf("a"), entryOf(t, strings.Repeat("x", maxEntry)))
+	if got := c.Get(keyOf("a")); got != nil {
+		t.Error("an entry is too long")
+	}
+	for i := range 3 * maxEntries {
+		k := keyOf("a")
+		k.Caps[0] = byte(i)
+		c.learn(k, entryOf(t, "x"))
+	}
+	if n := len(c.All("a")); n != maxEntries {
+		t.Errorf("%d entries", n)
+	}
+	c.learn(keyOf("b"), entryOf(t, "y"))
+	if got := namesIn(c.Get(keyOf("b"))); got != "y" {
+		t.Errorf("another upstream has %s", got)
+	}
+	c.learn(keyOf("unknown"), entryOf(t, "z"))
+	if got := c.Get(keyOf("unknown")); got != nil {
+		t.Error("an upstream that is not served has an entry")
+	}
+}
+
+// What a server of the modern era calls private, or does not call public, stays out.
+func TestPrivateListsStayOut(t *testing.T) {
+	for scope, kept := range map[string]bool{`,"cacheScope":"public"`: true, `,"cacheScope":"private"`: false, ``: false} {
+		var all catalog.Collection
+		if _, err := all.Add(mcp.Modern, "tools", json.RawMessage(`{"tools":[],"ttlMs":60000`+scope+`}`)); err != nil {
+			t.Fatal(err)
+		}
+		l := NewList(catalog.Tools, mcp.Modern, &all, func(string) bool { return true })
+		if (l != nil) != kept {
+			t.Errorf("%q: kept is %v", scope, l != nil)
+		}
+	}
+}
