@@ -148,6 +148,9 @@ func (f *Filter) IsEmpty() bool {
 	return f.Lists == [4]bool{} && f.URIs == nil && f.Tasks == nil && f.As == nil
 }
 
+// OnlyLists reports whether the filter selects nothing but changes of lists.
+func (f *Filter) OnlyLists() bool { return f.URIs == nil && f.Tasks == nil && f.As == nil }
+
 func (f *Filter) Equal(g *Filter) bool {
 	return f.Lists == g.Lists && slices.Equal(f.URIs, g.URIs) && slices.Equal(f.Tasks, g.Tasks) && bytes.Equal(f.As, g.As)
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // fanOut runs ask for each upstream, all at once, and waits for them; each has the list
@@ -88,42 +90,33 @@ func gather[T any](ctx context.Context, set *upstreamSet, method string, want fu
 
 // pages asks one upstream for a list, and follows its cursors. It starts the upstream if
 // need be. The meta is that of the client's request, nil for none.
-func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (found catalog.Collection, _ *failure) {
-	var cursor json.RawMessage
-	size := 0
-	for range maxPages {
-		answer, err := u.ask(ctx, method, catalog.ListParams(meta, cursor))
-		if err != nil {
-			return found, ownFailure(jsonrpc.TimedOut(u.up.Name))
-		}
-		if answer.Error != nil {
-			code, _ := jsonrpc.Member(answer.Error, "code")
-			return found, &failure{wire: answer.Error, cause: "error response", unsupported: string(code) == noMethod}
-		}
-		size += len(answer.Result)
-		var next json.RawMessage
-		if size <= u.s.router.queueBytes() {
-			next, err = found.Add(u.era, list, answer.Result)
-		}
-		if err != nil || size > u.s.router.queueBytes() {
-			return found, ownFailure(jsonrpc.InvalidResponse(u.up.Name, "unusable list"))
-		}
-		if next == nil {
-			u.s.router.memory.noteInTime(u.up.Name, method)
-			return found, nil
-		}
-		if mcp.IsTooLong(next) {
-			u.warnTooLong(method, "nextCursor")
-			break
-		}
-		if cursor != nil && string(next) == string(cursor) {
-			break
-		}
-		cursor = next
+func (u *upstreamConn) pages(ctx context.Context, method, list string, meta json.RawMessage) (catalog.Collection, *failure) {
+	found, err := lists.Collect(ctx, u.askResult, method, list, u.era, meta, u.s.router.queueBytes())
+	answer, refused := errors.AsType[*lists.AnswerError](err)
+	switch {
+	case refused:
+		return found, &failure{wire: answer.Wire, cause: "error response", unsupported: answer.Unsupported()}
+	case err == lists.ErrUnusable:
+		return found, ownFailure(jsonrpc.InvalidResponse(u.up.Name, "unusable list"))
+	case err == lists.ErrTooLong:
+		u.warnTooLong(method, "nextCursor")
+	case err != nil:
+		return found, ownFailure(jsonrpc.TimedOut(u.up.Name))
 	}
 	u.s.router.memory.noteInTime(u.up.Name, method)
-	found.Caching.Partial() // it goes on
 	return found, nil
+}
+
+// askResult is ask for a result. The error of an error response is a [*lists.AnswerError].
+func (u *upstreamConn) askResult(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	answer, err := u.ask(ctx, method, params)
+	if err == nil && answer.Error != nil {
+		err = &lists.AnswerError{Wire: answer.Error}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answer.Result, nil
 }
 
 // warnTooLong logs once that an answer of the upstream has something longer than anybody keeps.
@@ -135,9 +128,6 @@ func (u *upstreamConn) warnTooLong(method, key string) {
 
 // noMethod is [jsonrpc.CodeMethodNotFound] as it is written in an error.
 const noMethod = "-32601"
-
-// maxPages bounds how far an upstream's cursors are followed.
-const maxPages = 1000
 
 // leftOut logs that an upstream has no part in the answer to method.
 func (u *upstreamConn) leftOut(method string, f *failure) {
@@ -177,6 +167,9 @@ func (u *upstreamConn) freshen(ctx context.Context, k catalog.Kind, who asker) b
 // list asks one upstream for one kind of list, and keeps the table. An upstream that does
 // not offer the kind is not asked, and lists nothing. A sole upstream is always asked.
 func (u *upstreamConn) list(ctx context.Context, k catalog.Kind, who asker) (*catalog.Listing, *failure) {
+	if li, f := u.fromCatalog(ctx, k, who); li != nil || f != nil {
+		return li, f
+	}
 	if err := u.start(ctx); err != nil {
 		return nil, ownFailure(err)
 	}

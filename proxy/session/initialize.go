@@ -39,9 +39,12 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	if !again {
 		s.handshake.params, s.handshake.version = params, version
 		s.hello.Store(namedIn(params))
+		s.noteCapabilities(params)
 		// Now, so that the client's next requests wait for them.
 		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns {
-			u.openLocked()
+			if !u.lazy() {
+				u.openLocked()
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -49,7 +52,13 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"}
 	}
 	s.work(r, func(ctx context.Context) {
-		if _, failed := s.startAll(ctx, r, starts, (*upstreamConn).introduced); failed != nil {
+		introduced := func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+			if said, failed, ok := u.introducedByCatalog(ctx, asker{view: r.view, grant: r.grant}); ok {
+				return said, failed
+			}
+			return u.introduced(ctx)
+		}
+		if _, failed := s.startAll(ctx, r, starts, introduced); failed != nil {
 			s.mu.Lock()
 			s.handshake = handshake{level: s.handshake.level} // the client may try again
 			s.hello.Store(nil)
@@ -153,6 +162,9 @@ func (s *session) discover(r *request) *jsonrpc.Error {
 	meta := r.notes.Raw(mcp.InMeta)
 	s.work(r, func(ctx context.Context) {
 		said, failed := s.startAll(ctx, r, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
+			if said, failed, ok := u.introducedByCatalog(ctx, r.asker()); ok {
+				return said, failed
+			}
 			return u.discover(ctx, meta)
 		})
 		if failed != nil {

@@ -22,6 +22,9 @@ const starts = mcp.MethodInitialize
 // one can answer. An upstream that has started here is not late to start, whatever other
 // sessions saw.
 func (u *upstreamConn) late(method string) bool {
+	if u.lazy() && !u.answers() && u.entry(nil) != nil {
+		return false // the catalog answers
+	}
 	return method != starts && u.s.router.memory.wasLate(u.up.Name, method) || !u.started() && u.s.router.memory.wasLate(u.up.Name, starts)
 }
 
@@ -186,6 +189,10 @@ func (g *catchUp) run(ctx context.Context, k catalog.Kind, who asker) {
 // missed makes the client hear later of an upstream that is missing in a list since it was
 // late. When an upstream has started, returned tells.
 func (g *catchUp) missed(k catalog.Kind, who asker, f *failure) {
+	if g.u.isIdle() {
+		g.u.beginTrial(who) // after which relisted tells
+		return
+	}
 	switch ready := g.u.wakeUp(); {
 	case g.u.era == mcp.Legacy && !ready:
 	case f.skipped:

@@ -19,7 +19,7 @@ func list(k catalog.Kind) handler {
 		case cursor != nil: // a merged list is one page, so no cursor is ours
 			return unknownCursor
 		}
-		s.work(r, func(ctx context.Context) { s.listAnew(ctx, r, k, asker{r.view, r.grant, meta}) })
+		s.work(r, func(ctx context.Context) { s.listAnew(ctx, r, k, asker{view: r.view, grant: r.grant, meta: meta}) })
 		return nil
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -162,7 +163,7 @@ const someUpstreams = 8
 // offers appends the lists of a kind of all upstreams, as a view knows them.
 func (set *upstreamSet) offers(w *view, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
 	for i, u := range set.conns {
-		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.lists.table(w, k)})
+		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.table(w, k)})
 	}
 	return to
 }
@@ -182,18 +183,18 @@ func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
 	if !set.s.upstreams.follows || !catalog.MayBeFormer(u.up.Name, name) {
 		return name
 	}
-	return u.lists.table(w, k).Former(u.up.Name, name)
+	return u.table(w, k).Former(u.up.Name, name)
 }
 
 // find is owner after listing the upstreams whose lists are unknown or stale, first those with the
 // prefix of the name. If one of those cannot list now, it gets the request, so that the client gets
-// its error.
+// its error. A name that the catalog does not have may be new: it starts the lazy upstreams with its
+// prefix, and no others.
 func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
 	prefix := catalog.Longest(set.prefixes, name)
+	named := set.named(prefix)
 	if prefix != "" {
-		named := set.named(prefix)
-		refresh(ctx, named, who, k)
-		if u, original := set.owner(who.view, who.grant, k, name); u != nil {
+		if u, original := set.ownerIn(ctx, named, who, k, name); u != nil {
 			return u, original
 		}
 		for _, u := range named {
@@ -203,7 +204,7 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 		}
 	}
 	refresh(ctx, set.conns, who, k)
-	if u, original := set.owner(who.view, who.grant, k, name); u != nil {
+	if u, original := set.ownerIn(ctx, named, who, k, name); u != nil {
 		return u, original
 	}
 	var room [someUpstreams]catalog.Offer
@@ -212,6 +213,19 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 		return nil, ""
 	}
 	return set.at(i), name // an upstream that could not list now cannot serve the request either
+}
+
+// ownerIn is owner after listing upstreams whose lists are unknown or stale. If that does not help
+// it starts those that are lazy.
+func (set *upstreamSet) ownerIn(ctx context.Context, conns []*upstreamConn, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
+	refresh(ctx, conns, who, k)
+	u, original := set.owner(who.view, who.grant, k, name)
+	if u == nil {
+		who.own = true
+		refresh(ctx, slices.DeleteFunc(slices.Clone(conns), func(u *upstreamConn) bool { return !u.lazy() || u.answers() }), who, k)
+		u, original = set.owner(who.view, who.grant, k, name)
+	}
+	return u, original
 }
 
 // named returns the upstreams with a prefix.
@@ -358,7 +372,7 @@ func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (ba
 	if k != catalog.Tools || r.msg.Headers == nil {
 		return nil, true
 	}
-	t := u.lists.table(r.view, catalog.Tools)
+	t := u.table(r.view, catalog.Tools)
 	bad, err := catalog.Disagrees(t.Mirrors(tool), r.msg.Headers, r.notes)
 	if err != nil {
 		bad = jsonrpc.InvalidParams(err.Error())
@@ -376,4 +390,4 @@ func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
 }
 
 // asker returns the asker of the calls that route r.
-func (r *request) asker() asker { return asker{r.view, r.grant, r.identity()} }
+func (r *request) asker() asker { return asker{view: r.view, grant: r.grant, meta: r.identity()} }

@@ -78,7 +78,7 @@ func (set *upstreamSet) differing(w *view, a, b *policy.Grant) (lists [catalog.K
 
 func (u *upstreamConn) differs(w *view, k catalog.Kind, a, b *policy.Grant) bool {
 	kind := kindOf(k)
-	t := u.lists.table(w, k)
+	t := u.table(w, k)
 	if t == nil {
 		return a.SeesAny(kind, u.up.Name) != b.SeesAny(kind, u.up.Name)
 	}
@@ -179,7 +179,7 @@ func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name strin
 // one from when there were several: <upstream>__<name>. If a rule denies that, the name is unknown,
 // whether or not it exists.
 func (r *request) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool {
-	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.table(r.view, k).Has(name)
+	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.table(r.view, k).Has(name)
 }
 
 // soleOf returns the sole upstream for an unknown notification; nil for none.

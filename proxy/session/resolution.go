@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -13,6 +14,19 @@ import (
 // resources.
 func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
 	f := finder{p.current(), p.memory.lastTables(), k}
+	for _, u := range f.upstreams {
+		for key, e := range p.Catalog.All(u.Name) {
+			for k, l := range e.Lists {
+				at := tableKey{u.Name, catalog.Kind(k), key.Caps}
+				if key.Era == mcp.Legacy {
+					at.caps = catalog.Digest{}
+				}
+				if l != nil && f.tables[at] == nil {
+					put(&f.tables, at, l.Table)
+				}
+			}
+		}
+	}
 	var l catalog.Resolution
 	if k.IsNamed() {
 		if l = f.named(name); !l.Listed {

@@ -20,6 +20,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -42,6 +43,12 @@ type Upstream struct {
 	IdleStop       time.Duration // without use, after which its stream is closed until it is needed; zero: never
 
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
+
+	// Lazy means that a session with several upstreams starts this one when something needs it, and
+	// takes its description and lists from the catalog until then.
+	Lazy   bool
+	Shared bool   // all sessions use one server, so that a change of its lists is one for all
+	Digest string // of its configuration, for the catalog; "": what it lists is not kept between runs
 }
 
 // allows reports whether clients may see and call a tool.
@@ -96,6 +103,12 @@ type Router struct {
 	// ReplacePolicies.
 	Policies *policy.Policies
 
+	// Catalog is what the upstreams say and list, for all sessions. Only its Log and its Store may be
+	// set. CatalogAge is the age from which an entry is asked for again, when it is used; zero means
+	// never.
+	Catalog    lists.Catalog
+	CatalogAge time.Duration
+
 	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
 	configured *configured // the current ones; nil before they are read from Upstreams
 	sessions   map[*session]struct{}
@@ -103,6 +116,7 @@ type Router struct {
 	secret     string // for the keys of principals; created when first needed
 
 	memory memory
+	trials trialSessions
 }
 
 // configured are the upstreams of a router at one time. It is immutable.
@@ -161,7 +175,7 @@ func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 		names[u.Name] = old == nil || old.Link == u.Link // what another host's lists is not known
 	}
 	p.mu.Lock()
-	p.configured = p.newConfigured(upstreams, unknown)
+	p.serveLocked(p.newConfigured(upstreams, unknown))
 	p.memory.retain(names, len(unknown) > 0)
 	p.mu.Unlock()
 	for _, s := range p.running() {
@@ -177,6 +191,7 @@ func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 // once, after all of them were asked to listen again, which is as soon.
 func (p *Router) Returned(upstreams ...string) {
 	p.memory.forgive(upstreams)
+	p.Catalog.Forget(upstreams)
 	for _, s := range p.running() {
 		s.relinked(upstreams)
 	}
@@ -187,9 +202,20 @@ func (p *Router) current() *configured {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.configured == nil {
-		p.configured = p.newConfigured(p.Upstreams, nil)
+		p.serveLocked(p.newConfigured(p.Upstreams, nil))
 	}
 	return p.configured
+}
+
+// serveLocked makes c the current configuration.
+func (p *Router) serveLocked(c *configured) {
+	p.configured = c
+	var all []lists.Upstream
+	for _, u := range c.upstreams {
+		all = append(all, lists.Upstream{Name: u.Name, Digest: u.Digest, Allow: u.Allow, Deny: u.Deny})
+	}
+	p.Catalog.Changed = p.relisted
+	p.Catalog.Serve(all)
 }
 
 func (p *Router) running() []*session {
@@ -258,6 +284,8 @@ func (p *Router) Shutdown(ctx context.Context) {
 	p.draining = true
 	p.mu.Unlock()
 	sessions := p.running()
+	defer p.Catalog.Save()
+	defer p.trials.end()
 	for _, s := range sessions {
 		s.startDrain()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that a client
@@ -45,6 +46,8 @@ type session struct {
 	subscriptions subscriptions // in the modern era
 	roots         rootsChanges  // pending notifications about the client's roots
 	owners                      // which upstream has which tasks and resources
+
+	caps atomic.Pointer[catalog.Digest] // of the client's capabilities in initialize; nil before
 
 	dropped  atomic.Int64 // late and unknown messages
 	kept     atomic.Int64 // bytes of requests that the session keeps; see maxKept

@@ -124,6 +124,10 @@ func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 
 // beginAside starts an upstream that nobody waits for.
 func (st *startup) beginAside(u *upstreamConn) {
+	if u.isIdle() {
+		u.beginTrial(asker{})
+		return
+	}
 	u.wakeUp()
 	if u.era == mcp.Modern {
 		u.catchUp.ask(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })

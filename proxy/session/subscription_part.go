@@ -27,6 +27,7 @@ type subscriptionPart struct {
 	answered bool       // the upstream has acknowledged or refused it
 	honoured mcp.Filter // the filter that it acknowledged last
 	missed   bool       // notifications may have been lost, and the client was not notified
+	rested   bool       // the upstream was not asked since it has no server; see rest
 }
 
 // A part that ended is repeated after about resubscribeFirst, then after twice that, up to
@@ -43,6 +44,9 @@ func (part *subscriptionPart) run(ctx context.Context) {
 		InitialInterval: resubscribeFirst, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: resubscribeMost,
 	}
 	for {
+		if !part.rest(ctx) {
+			return
+		}
 		began := time.Now()
 		params := jsonrpc.Set(nil,
 			jsonrpc.Value{Key: "_meta", Text: part.sub.meta},
@@ -58,6 +62,43 @@ func (part *subscriptionPart) run(ctx context.Context) {
 		if !part.pause(ctx, delay.NextBackOff(), refused) {
 			return
 		}
+	}
+}
+
+// rest waits while the upstream has no server and the part is only for changes of its lists, which
+// the catalog answers. It returns false if ctx ends.
+func (part *subscriptionPart) rest(ctx context.Context) bool {
+	for part.want.OnlyLists() && part.conn.isIdle() {
+		mu := &part.sub.s.subscriptions.mu
+		mu.Lock()
+		part.answered, part.honoured, part.rested = true, part.want, true
+		part.sub.poke()
+		mu.Unlock()
+		select {
+		case <-part.wake: // it has a stream now
+		case <-ctx.Done():
+			return false
+		case <-part.conn.ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// verify notifies the client if a server that has started lists something else than the catalog.
+func (part *subscriptionPart) verify() {
+	u, who := part.conn, asker{view: part.sub.c.view, grant: part.sub.grant(), meta: part.sub.identity}
+	for k := range catalog.Kinds {
+		if !part.want.Lists[min(k, catalog.Resources)] {
+			continue
+		}
+		u.catchUp.ask(k.Method(), func(ctx context.Context) {
+			li, _ := u.list(ctx, k, who)
+			if e := u.entry(who.view); li != nil && e != nil && e.Lists[k] != nil && li.Digest != e.Lists[k].Table.Digest {
+				u.s.subscriptions.changed(u, min(k, catalog.Resources))
+				u.doubt(k, who, u.table(who.view, k))
+			}
+		})
 	}
 }
 
@@ -173,13 +214,19 @@ func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
 	part.conn.noteAlive()
 	mu := &part.sub.s.subscriptions.mu
 	mu.Lock()
-	defer mu.Unlock()
 	part.answeredLocked(honoured)
+	rested := part.rested
+	part.rested = false
+	mu.Unlock()
+	if rested {
+		part.verify()
+	}
 }
 
 // changed notes that the upstream changed a list.
 func (part *subscriptionPart) changed(k catalog.Kind) {
 	part.conn.lists.changed(k)
+	part.conn.changedForAll()
 	mu := &part.sub.s.subscriptions.mu
 	mu.Lock()
 	defer mu.Unlock()
@@ -211,7 +258,7 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 		}
 		wants[u] = f
 	}
-	who := asker{sub.c.view, sub.grant(), sub.identity}
+	who := asker{view: sub.c.view, grant: sub.grant(), meta: sub.identity}
 	set.findOwners(ctx, who, sub.want.URIs)
 	for _, uri := range sub.want.URIs {
 		for _, u := range set.watchersOf(who.view, uri) {

@@ -107,7 +107,7 @@ func (subs *subscriptions) returned(conns []*upstreamConn) {
 	for _, u := range conns {
 		for _, part := range subs.partsLocked(u) {
 			part.resume(after)
-			if part.missed {
+			if part.missed || part.rested {
 				part.sub.holdUntil = time.Now().Add(after)
 				part.tellMissedLocked()
 			}

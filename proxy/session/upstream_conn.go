@@ -30,7 +30,8 @@ type upstreamConn struct {
 	shown   *shownLists    // the lists that the client has seen
 	catchUp catchUp        // notifications due to clients that did not wait for it
 
-	info atomic.Pointer[serverInfo] // its last description of itself; see says
+	info  atomic.Pointer[serverInfo] // its last description of itself; see says
+	found atomic.Pointer[foundEntry] // of the catalog
 
 	// Logged once since its last start: that a message was dropped because the queue was full; that
 	// the upstream is missing in a list.

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // A serverInfo is an upstream's description of itself: its answer to initialize or server/discover.
@@ -18,8 +18,19 @@ type serverInfo struct {
 	capabilities map[string]json.RawMessage
 }
 
-// says returns the upstream's last description.
-func (u *upstreamConn) says() serverInfo { return *cmp.Or(u.info.Load(), &serverInfo{}) }
+// says returns the upstream's last description in this session, else the one in the catalog if it
+// starts only when it is needed.
+func (u *upstreamConn) says() serverInfo {
+	if info := u.info.Load(); info != nil {
+		return *info
+	}
+	if u.lazy() {
+		if e := u.entry(nil); e != nil {
+			return serverInfo{e.Introduction, e.Capabilities}
+		}
+	}
+	return serverInfo{}
+}
 
 // declares reports whether the upstream declared a capability.
 func (info serverInfo) declares(capability string) bool {
@@ -54,11 +65,15 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	}
 	u.note(answer.Result)
 	// Now, because the client's next list waits for this, and acknowledges what was announced.
-	lists := u.s.listChanges.unannounced(u.shown)
+	unseen := u.s.listChanges.unannounced(u.shown)
 	u.s.mu.Lock()
 	u.dropLogged.Store(false)
 	u.missingLogged.Store(false)
 	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	lazy := u.lazy()
+	if lazy {
+		u.listFirst(a)
+	}
 	u.replayLocked(a)
 	a.peer.Release(afterInitialize)
 	a.ready = true
@@ -66,7 +81,9 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.watchLocked(a)
 	u.noteAliveLocked(a)
 	u.s.mu.Unlock()
-	u.s.wg.Go(func() { u.catchUp.returned(a, lists) })
+	if !lazy { // else listFirst compares
+		u.s.wg.Go(func() { u.catchUp.returned(a, unseen) })
+	}
 }
 
 // whyNotInitialized returns why an upstream cannot be used that answered initialize with an error.
@@ -81,15 +98,11 @@ func (u *upstreamConn) whyNotInitialized(failed json.RawMessage) *jsonrpc.Closed
 
 // note stores an upstream's description, of either era.
 func (u *upstreamConn) note(result json.RawMessage) {
-	info := serverInfo{result: result, capabilities: make(map[string]json.RawMessage)}
-	capabilities, err := jsonrpc.Member(result, "capabilities")
-	if err == nil && capabilities != nil {
-		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { info.capabilities[k] = v })
-	}
+	e, err := lists.NewEntry(result)
 	if err != nil {
 		u.log.Warn("unusable capabilities from upstream", "err", err)
 	}
-	u.info.Store(&info)
+	u.info.Store(&serverInfo{e.Introduction, e.Capabilities})
 }
 
 // replayLocked sends the requests that restore the session's state at a restarted upstream: its log

@@ -27,6 +27,7 @@ type asker struct {
 	view  *view
 	grant *policy.Grant
 	meta  json.RawMessage // of such requests; nil in the legacy era
+	own   bool            // the session's own servers must say, not the catalog
 }
 
 // A known is what one upstream lists in one view.
@@ -127,11 +128,12 @@ func (ls *upstreamLists) inLocked(w *view) *known {
 	return kn
 }
 
-// table returns what is known of a list, nil for nothing.
-func (ls *upstreamLists) table(w *view, k catalog.Kind) *catalog.Table {
+// table returns what is known of a list, nil for nothing, and whether this session has listed it.
+func (ls *upstreamLists) table(w *view, k catalog.Kind) (t *catalog.Table, listed bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.inLocked(w).tables[k]
+	kn := ls.inLocked(w)
+	return kn.tables[k], kn.listed[k] > 0
 }
 
 // keep makes t the table of a view, as of a version: it is out of date already if the

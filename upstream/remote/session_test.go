@@ -311,13 +311,13 @@ func TestMaxConcurrent(t *testing.T) {
 	a.request(1, "tools/call", `{}`)
 	b.request(1, "tools/call", `{}`)
 	f.await("tools/call", 2)
-	a.request(2, "tools/list", "")
-	a.request(3, "tools/list", "")
+	a.request(2, "prompts/get", "")
+	a.request(3, "prompts/get", "")
 	within(t, "two that wait", func() { waiting(s, 2) })
 	a.cancel(2)                              // leaves the queue
 	a.notify("notifications/progress", `{}`) // does not count
 	f.await("notifications/progress", 1)
-	if seen := f.all(); slices.Contains(seen, "tools/list") || slices.Contains(seen, "notifications/cancelled") {
+	if seen := f.all(); slices.Contains(seen, "prompts/get") || slices.Contains(seen, "notifications/cancelled") {
 		t.Errorf("server has seen %q", seen)
 	}
 	within(t, "one that waits", func() { waiting(s, 1) })
@@ -330,8 +330,8 @@ func TestMaxConcurrent(t *testing.T) {
 	if !slices.Equal(got, []string{"1", "3", "1"}) {
 		t.Errorf("answers to %q", got)
 	}
-	if n := strings.Count(strings.Join(f.all(), " "), "tools/list"); n != 1 {
-		t.Errorf("%d tools/list, want 1", n)
+	if n := strings.Count(strings.Join(f.all(), " "), "prompts/get"); n != 1 {
+		t.Errorf("%d prompts/get, want 1", n)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +45,7 @@ type transport struct {
 
 	failures failureLog
 	sessions atomic.Int64 // open ones
-	waiting  atomic.Int64 // requests that wait for a slot
+	waiting  atomic.Int64 // requests of clients that wait for a slot
 	old      atomic.Bool  // the server turned out to have only HTTP+SSE
 	doubted  atomic.Int64 // when doubt last returned true, in Unix nanoseconds; zero: never
 }
@@ -75,8 +76,10 @@ func (t *transport) acquire(ctx context.Context, method string) (release func(),
 		return func() {}, true
 	}
 	if !t.slots.TryAcquire(1) {
-		t.waiting.Add(1)
-		defer t.waiting.Add(-1)
+		if !strings.HasSuffix(method, "/list") { // which is no request of a client, but of its session
+			t.waiting.Add(1)
+			defer t.waiting.Add(-1)
+		}
 		if t.slots.Acquire(ctx, 1) != nil {
 			return nil, false
 		}

@@ -1,0 +1,290 @@
+package session
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+const listenLists = `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`
+
+// inLazyEras runs a test in both eras with upstreams that start when they are needed.
+func inLazyEras(t *testing.T, names []string, test func(w *world)) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			p := &Router{}
+			for _, n := range names {
+				p.Upstreams = append(p.Upstreams, Upstream{Name: n, Lazy: true})
+			}
+			inWorldOf(t, era, p, nil, test)
+		})
+	}
+}
+
+// public makes an echo say that everybody may cache its lists.
+func public(name string) func(*party, *jsonrpc.Message) {
+	hand := echo(name)
+	return func(p *party, m *jsonrpc.Message) {
+		if p.era != mcp.Modern || !strings.HasSuffix(m.Method, "/list") {
+			hand(p, m)
+			return
+		}
+		rest := `,"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
+		switch m.Method {
+		case "tools/list":
+			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]` + rest + `}`)
+		case "prompts/list":
+			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"prompts":[]` + rest + `}`)
+		case "resources/list":
+			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"resources":[]` + rest + `}`)
+		default:
+			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"resourceTemplates":[]` + rest + `}`)
+		}
+	}
+}
+
+// streamsTo returns how many streams to an upstream were opened, and how many are open.
+func (w *world) streamsTo(name string) (opened, open int) {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.conns[stream(name, w.era)] {
+		opened++
+		p.mu.Lock()
+		if p.err == nil {
+			open++
+		}
+		p.mu.Unlock()
+	}
+	return opened, open
+}
+
+func (w *world) wantStreams(name string, opened, open int) {
+	w.t.Helper()
+	if o, n := w.streamsTo(name); o != opened || n != open {
+		w.t.Errorf("%s: %d streams were opened, %d are open; want %d, %d", name, o, n, opened, open)
+	}
+}
+
+// publish makes all upstreams public.
+func (w *world) publish(names ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hands = map[string]func(*party, *jsonrpc.Message){}
+	for _, n := range names {
+		w.hands[n] = public(n)
+	}
+}
+
+// A client that only looks starts no server of its own: one trial for all clients says what there
+// is.
+func TestLookingStartsNothing(t *testing.T) {
+	inLazyEras(t, []string{"a", "b"}, func(w *world) {
+		w.publish("a", "b")
+		for range 2 {
+			d, got := w.took(w.hello())
+			wantTook(t, "the start", d, 0)
+			if !strings.Contains(got, `"completions":{}`) {
+				t.Error(got)
+			}
+			if w.era == mcp.Legacy {
+				w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			}
+			if _, got = w.took(listsTools); !strings.Contains(got, "a__echo") || !strings.Contains(got, "b__echo") {
+				t.Error(got)
+			}
+			w.wantStreams("a", 1, 0)
+			w.wantStreams("b", 1, 0)
+			w = w.next()
+			defer w.leave()
+		}
+	})
+}
+
+// A call starts its server alone, which lists before it gets the call.
+func TestCallStartsItsServer(t *testing.T) {
+	inLazyEras(t, []string{"a", "b"}, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		_, got := w.took(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"b__echo","arguments":{"x":1}}}`)
+		if !strings.Contains(got, `"args":{"x":1}`) {
+			t.Error(got)
+		}
+		w.wantStreams("a", 1, 0)
+		w.wantStreams("b", 2, 1)
+		if w.era == mcp.Modern {
+			return
+		}
+		var methods []string
+		for _, m := range w.upstream("b").take() {
+			method, _ := jsonrpc.Member([]byte(m), "method")
+			methods = append(methods, string(method))
+		}
+		want := `"initialize" "notifications/initialized" "tools/list" "prompts/list" "resources/list" "resources/templates/list" "tools/call"`
+		if got := strings.Join(methods, " "); got != want {
+			t.Errorf("it got %s, want %s", got, want)
+		}
+		w.client.want() // nothing differs from the catalog
+	})
+}
+
+// What a server lists when it starts wins over the catalog: the client is told once, and so are the
+// clients whose lists come from the catalog.
+func TestServerListsSomethingElse(t *testing.T) {
+	inLazyEras(t, []string{"a", "b"}, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		if w.era == mcp.Modern {
+			w.took(listenLists)
+		}
+		other := w.next()
+		defer other.leave()
+		other.initialize()
+		other.list()
+		if w.era == mcp.Modern {
+			other.took(listenLists)
+		}
+		time.Sleep(time.Minute)
+		hand := public("b")
+		w.mu.Lock()
+		w.hands["b"] = func(p *party, m *jsonrpc.Message) {
+			if m.Method == "tools/list" {
+				p.conn.Send(jsonrpc.NewResult(m.ID, []byte(`{"tools":[{"name":"new"},{"name":"echo"}],"resultType":"complete","ttlMs":0,"cacheScope":"public"}`)))
+				return
+			}
+			hand(p, m)
+		}
+		w.mu.Unlock()
+		w.client.say(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"b__echo"}}`)
+		time.Sleep(time.Second)
+		got := strings.Join(w.client.take(), "\n")
+		if strings.Count(got, "tools/list_changed") != 1 || strings.Count(got, `"id":7,"result"`) != 1 || strings.Contains(got, "prompts/list_changed") {
+			t.Errorf("got %s", got)
+		}
+		if got := strings.Join(other.client.take(), "\n"); strings.Count(got, "tools/list_changed") != 1 || strings.Contains(got, "resources") {
+			t.Errorf("the other client got %s", got)
+		}
+		for _, w := range []*world{w, other} {
+			if _, got := w.took(listsTools); !strings.Contains(got, "b__new") {
+				t.Errorf("listed %s", got)
+			}
+		}
+	})
+}
+
+// An unknown upstream that hangs costs its first client the time to start, and later ones nothing.
+// When it has answered, all are told.
+func TestUnknownUpstreamHangs(t *testing.T) {
+	inLazyEras(t, []string{"a", "hung"}, func(w *world) {
+		w.publish("a")
+		w.silent("hung", "")
+		d, _ := w.took(w.hello())
+		wantTook(t, "the first client's start", d, 8*time.Second)
+		if w.era == mcp.Legacy {
+			w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		} else {
+			w.took(listenLists)
+		}
+		d, got := w.took(listsTools)
+		if wantTook(t, "its list", d, 0); !strings.Contains(got, "a__echo") {
+			t.Error(got)
+		}
+		second := w.next()
+		defer second.leave()
+		d, _ = second.took(second.hello())
+		wantTook(t, "the second client's start", d, 0)
+		w.wantStreams("hung", 1, 1)
+		time.Sleep(time.Minute)
+		w.wantStreams("hung", 1, 0)
+		w.publish("a", "hung")
+		d, got = second.took(listsTools)
+		if wantTook(t, "its list", d, 0); !strings.Contains(got, "a__echo") {
+			t.Error(got)
+		}
+		time.Sleep(time.Second)
+		if got := strings.Join(w.client.take(), "\n"); strings.Count(got, "tools/list_changed") != 1 {
+			t.Errorf("the first client got %s", got)
+		}
+		if _, got := w.took(listsTools); !strings.Contains(got, "hung__echo") {
+			t.Error(got)
+		}
+	})
+}
+
+// Subscriptions to changes of lists start nothing, and are replayed when the server starts.
+func TestListeningForListsStartsNothing(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		_, got := w.took(listenLists)
+		if !strings.Contains(got, "acknowledged") {
+			t.Error(got)
+		}
+		time.Sleep(time.Hour)
+		w.wantStreams("a", 1, 0)
+		w.took(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__echo"}}`)
+		got = strings.Join(w.upstream("a").take(), "\n")
+		if !strings.Contains(got, "subscriptions/listen") {
+			t.Errorf("its server got %s", got)
+		}
+		w.wantStreams("b", 1, 0)
+	})
+}
+
+// A name that the catalog does not have starts the upstream with its prefix, which may have it now.
+func TestUnknownNameStartsItsServerAlone(t *testing.T) {
+	inLazyEras(t, []string{"a", "b"}, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		if _, got := w.took(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__new"}}`); !strings.Contains(got, `Unknown tool: a__new`) {
+			t.Error(got)
+		}
+		if _, got := w.took(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"new"}}`); !strings.Contains(got, `Unknown tool: new`) {
+			t.Error(got)
+		}
+		w.wantStreams("a", 2, 1)
+		w.wantStreams("b", 1, 0)
+	})
+}
+
+// The level of the log and the roots start nothing, and a server gets the level when it starts.
+func TestStateStartsNothing(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorld(t, p, nil, func(w *world) {
+		w.initialize()
+		w.list()
+		if _, got := w.took(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`); !strings.Contains(got, `"result":{}`) {
+			t.Error(got)
+		}
+		w.client.say(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
+		w.wantStreams("a", 1, 0)
+		w.took(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__echo"}}`)
+		got := strings.Join(w.upstream("a").take(), "\n")
+		if level, call := strings.Index(got, `"level":"debug"`), strings.Index(got, "tools/call"); level < 0 || call < level {
+			t.Errorf("its server got %s", got)
+		}
+	})
+}
+
+// Trials end with the router.
+func TestShutdownEndsTrials(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "hung", Lazy: true}}}
+	inWorld(t, p, nil, func(w *world) {
+		w.silent("hung", "")
+		w.client.say(w.hello())
+		w.wantStreams("hung", 1, 1)
+		w.proxy.Shutdown(context.Background())
+		w.wantStreams("hung", 1, 0)
+		w.client.take()
+	})
+}

@@ -1,0 +1,242 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
+)
+
+// trialSessions are the trial sessions of a router: sessions with one upstream that only ask for its
+// description and its lists, for the catalog.
+type trialSessions struct {
+	mu   sync.Mutex // guards the fields below
+	ctx  context.Context
+	stop context.CancelCauseFunc // of ctx; nil before the first trial
+	over bool                    // end was called
+	wg   sync.WaitGroup
+
+	renewed map[lists.Key]time.Time // when renew last began a trial, or will
+}
+
+// begin returns the context of a new trial. Unless it is nil, because the router ends, the caller
+// calls wg.Done at the end of the trial.
+func (ts *trialSessions) begin() context.Context {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.over {
+		return nil
+	}
+	if ts.stop == nil {
+		ts.ctx, ts.stop = context.WithCancelCause(context.Background())
+	}
+	ts.wg.Add(1)
+	return ts.ctx
+}
+
+// end ends all trials and waits for them. Later ones fail.
+func (ts *trialSessions) end() {
+	ts.mu.Lock()
+	ts.over = true
+	if ts.stop != nil {
+		ts.stop(jsonrpc.ErrClosed)
+	}
+	ts.mu.Unlock()
+	ts.wg.Wait()
+}
+
+// try begins a trial for an entry of the catalog, unless one is under way.
+func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking {
+	return p.Catalog.Ask(key, func() (*lists.Entry, error) {
+		ctx := p.trials.begin()
+		if ctx == nil {
+			return nil, jsonrpc.ErrClosed
+		}
+		defer p.trials.wg.Done()
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(up.StartTimeout, 30*time.Second)+p.listTimeout())
+		defer cancel()
+		e, err := p.trial(ctx, up, key.Era, capabilities)
+		if err != nil {
+			p.logger().Debug("no lists for the catalog", "upstream", up.Name, "err", err)
+		}
+		return e, err
+	})
+}
+
+// Learn asks upstreams for their lists, for the catalog, as many at a time as atOnce says: those
+// that the catalog does not know, or all. It returns when all have answered or ctx ends. A router
+// with one upstream keeps no lists.
+func (p *Router) Learn(ctx context.Context, all bool, atOnce int) {
+	served := p.current()
+	if len(served.upstreams) < 2 && served.complete {
+		return
+	}
+	places := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i := range served.upstreams {
+		up := &served.upstreams[i]
+		key := lists.Key{Upstream: up.Name, Era: mcp.Legacy}
+		if !up.Lazy || !all && p.Catalog.Has(key) {
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		wg.Go(func() {
+			defer func() { <-places }()
+			select {
+			case <-p.try(key, up, noCapabilities).Done:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// Listed returns when the lists of an upstream in the catalog were asked for last; zero: never.
+func (p *Router) Listed(upstream string) (last time.Time) {
+	for _, e := range p.Catalog.All(upstream) {
+		if e.Asked.After(last) {
+			last = e.Asked
+		}
+	}
+	return last
+}
+
+// renewPause is the least time between the trials that changes of lists cause.
+const renewPause = 5 * time.Second
+
+// renew begins a trial because an upstream has changed a list, now or when the last one is long
+// enough ago.
+func (p *Router) renew(key lists.Key, up *Upstream) {
+	p.trials.mu.Lock()
+	defer p.trials.mu.Unlock()
+	at := p.trials.renewed[key]
+	wait := time.Until(at.Add(renewPause))
+	if wait > renewPause { // one is due
+		return
+	}
+	wait = max(wait, 0)
+	put(&p.trials.renewed, key, time.Now().Add(wait))
+	time.AfterFunc(wait, func() { p.try(key, up, noCapabilities) })
+}
+
+// trial asks an upstream for its description and its lists, as a client with these capabilities
+// that leaves then.
+func (p *Router) trial(ctx context.Context, up *Upstream, era mcp.Era, capabilities json.RawMessage) (*lists.Entry, error) {
+	conn, err := p.Dial(ctx, up.Name, mcp.ConnectionKey(rand.Text(), ""), era)
+	if err != nil {
+		return nil, err
+	}
+	pr := peer.New(peer.Options{Name: up.Name, Requests: maxAsked, Request: func(r *peer.Request) {
+		if r.Method == mcp.MethodPing {
+			r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+			return
+		}
+		r.Fail(jsonrpc.MethodNotFound(r.Method))
+	}})
+	running, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		pr.End(pr.Run(running, conn))
+		jsonrpc.CloseWith(conn, nil)
+	})
+	defer wg.Wait()
+	defer stop()
+	ask := func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+		return askPeer(ctx, pr, method, params)
+	}
+	e, meta, err := p.introduce(ctx, ask, pr, era, capabilities)
+	if err != nil {
+		return nil, err
+	}
+	for k := range catalog.Kinds {
+		if _, ok := e.Capabilities[k.Capability()]; !ok {
+			e.Lists[k] = lists.Absent()
+			continue
+		}
+		all, err := lists.Collect(ctx, ask, k.Method(), k.Member(), era, meta, p.queueBytes())
+		answer, refused := errors.AsType[*lists.AnswerError](err)
+		switch {
+		case refused && answer.Unsupported():
+			e.Lists[k] = lists.Absent()
+		case err == nil:
+			e.Lists[k] = lists.NewList(k, era, &all, up.allows)
+		case !refused && !errors.Is(err, lists.ErrUnusable) && !errors.Is(err, lists.ErrTooLong):
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// maxAsked bounds the open server requests of a trial, which are all refused.
+const maxAsked = 16
+
+// introduce asks an upstream for its description. It returns an entry without lists, and the _meta
+// of further requests.
+func (p *Router) introduce(ctx context.Context, ask lists.AskFunc, pr *peer.Peer, era mcp.Era, capabilities json.RawMessage) (e *lists.Entry, meta json.RawMessage, err error) {
+	method, params := mcp.MethodInitialize, jsonrpc.Set(nil,
+		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(mcp.LegacyVersions[0])},
+		jsonrpc.Value{Key: "capabilities", Text: capabilities}, jsonrpc.Value{Key: "clientInfo", Text: p.serverInfo()})
+	if era == mcp.Modern {
+		meta = jsonrpc.Set(nil,
+			jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
+			jsonrpc.Value{Key: mcp.KeyClientInfo, Text: p.serverInfo()}, jsonrpc.Value{Key: mcp.KeyCapabilities, Text: capabilities})
+		method, params = mcp.MethodDiscover, catalog.ListParams(meta, nil)
+	}
+	said, err := ask(ctx, method, params)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(said) == 0 || said[0] != '{' {
+		return nil, nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
+	}
+	if era == mcp.Legacy {
+		pr.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	}
+	e, err = lists.NewEntry(said)
+	if err != nil {
+		p.logger().Debug("unusable capabilities from upstream", "err", err)
+	}
+	return e, meta, nil
+}
+
+// askPeer makes a call and waits for its result.
+func askPeer(ctx context.Context, pr *peer.Peer, method string, params json.RawMessage) (result json.RawMessage, err error) {
+	done := make(chan struct{})
+	c := pr.NewCall(method)
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		switch {
+		case lost != nil:
+			err = lost.End
+		case answer.Error != nil:
+			err = &lists.AnswerError{Wire: answer.Error}
+		default:
+			result = answer.Result
+		}
+		close(done)
+	}
+	if err := c.Send(jsonrpc.NewRequest(jsonrpc.ID{}, method, params)); err != nil {
+		return nil, err
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+		if c.Cancel("no longer needed") {
+			return nil, context.Cause(ctx)
+		}
+		<-done
+	}
+	return result, err
+}
