@@ -33,6 +33,9 @@ type Config struct {
 	Prefix     string     `key:"prefix" table:"servers" default:"auto" enum:"auto,always,never" doc:"names as 'upstream__name': 'auto' with several upstreams, 'always', 'never'"`
 	TokenStore string     `key:"tokenStore" table:"servers" default:"file" enum:"file,keyring" doc:"where the tokens of logins are kept: 'file', or the 'keyring' of the system"`
 
+	CacheDir   string        `key:"cacheDir" table:"servers" is:"path" shown:"the user's cache directory" doc:"keeps what servers list [between runs](operations.md#servers-that-start-when-they-are-needed)"`
+	CatalogAge time.Duration `key:"catalogAge" table:"servers" default:"24h" doc:"lists that are older are asked for again when a client uses them; '0': never"`
+
 	// Policies say what clients may do, in the order of the file; nil allows everything.
 	Policies []Policy `key:"policies" table:"clients" empty:"leave it out if all clients may do everything, or write - {who: any}" doc:"[what they may do](#what-clients-may-do); without it everything"`
 
@@ -115,6 +118,7 @@ type Upstream struct {
 	Shared         bool          `key:"session" is:"session" shown:"'isolated'" doc:"'isolated': each client has its own process or session; 'shared': all clients share one"`
 	Roots          []string      `key:"roots" is:"uri" shown:" " doc:"shared only: URIs that answer its 'roots/list' outside of a call. Without them such a request is refused"`
 	Required       bool          `key:"required" doc:"[readiness](operations.md) waits for it. It starts with the proxy: a shared server keeps running unless it rests, and is restarted when it ends. An isolated command, or a session with a remote server, is tried until it answers 'initialize' once"`
+	Start          string        `key:"start" enum:"lazy,eager" shown:"'lazy'" doc:"'lazy': beside other upstreams, [a client's server starts when the client needs it](operations.md#servers-that-start-when-they-are-needed); 'eager': it starts with its client. The default is 'eager' for 'required' ones. A sole upstream starts with its client"` // empty: the default
 	StartTimeout   time.Duration `key:"startTimeout" default:"30s" min:"1ns" doc:"for the answer to 'initialize'. A client's own 'initialize' waits at most 8 s, and for a server that was late before only if no other answers. The start continues"`
 	RequestTimeout time.Duration `key:"requestTimeout" default:"0s" doc:"for an answer or progress, without a maximum. It pauses while the client is asked something; '0': as long as the client waits"`
 	WriteTimeout   time.Duration `key:"writeTimeout" default:"60s" min:"1ns" doc:"a server that does not read stdin for this time is stopped"`

@@ -203,6 +203,9 @@ func (v value) unknown(of *tree.Node, key string, known []string) {
 	case of.Foreign && v.ignored[key]:
 	case of.Foreign:
 		v.ignored[key] = true
+		if slices.Contains(forms.Own, key) {
+			known = nil
+		}
 		v.caution("unknown key, ignored here and in all entries%s", DidYouMean(key, known))
 	case folded >= 0:
 		v.wrong("unknown key; it is written %s", known[folded])

@@ -202,7 +202,7 @@ func (l *loader) others(root *tree.Node) {
 			continue
 		case Nearest(m.Key, guarding) != "":
 			v.wrong("unknown key; did you mean %s?", Nearest(m.Key, guarding))
-		case Nearest(m.Key, names) != "":
+		case Nearest(m.Key, names) != "" && !slices.Contains(forms.Own, m.Key):
 			v.caution("unknown key, ignored%s", DidYouMean(m.Key, names))
 		default:
 			others = append(others, tree.Printable(m.Key))

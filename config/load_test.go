@@ -32,6 +32,7 @@ func wantFull(dir string) *Config {
 			AllowedOrigins: []string{"https://app.example.com", "http://app.example.com:3000"},
 		},
 		TokenStore:    "keyring",
+		CatalogAge:    24 * time.Hour,
 		Policies:      wantPolicies(),
 		SessionIdle:   90 * time.Minute,
 		SessionGone:   90 * time.Second,
@@ -172,7 +173,7 @@ func TestDefaults(t *testing.T) {
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 5 * time.Minute,
 		ListTimeout: 10 * time.Second, Drain: 5 * time.Second, ShutdownGrace: 8 * time.Second,
-		Prefix: "auto", TokenStore: "file",
+		Prefix: "auto", TokenStore: "file", CatalogAge: 24 * time.Hour,
 		Limits: Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256},
 		Upstreams: []Upstream{{
 			Name: "a", Key: "upstreams.a", Process: Process{Command: "x", Env: map[string]string{}},
@@ -220,7 +221,7 @@ upstreams: {a: {command: x}}
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 10 * time.Second,
 		ListTimeout: 10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
-		Prefix: "auto", TokenStore: "keyring",
+		Prefix: "auto", TokenStore: "keyring", CatalogAge: 24 * time.Hour,
 		Limits: c.Limits, Upstreams: c.Upstreams,
 	}
 	if want.Read = []string{c.File}; !reflect.DeepEqual(*c, want) {

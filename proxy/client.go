@@ -154,8 +154,8 @@ func resultOf(m *jsonrpc.Message, lost *peer.Lost) (json.RawMessage, error) {
 	return m.Result, nil
 }
 
-// lists are the lists that servers have, each with the capability that declares it.
-var lists = []struct{ capability, method, member string }{
+// listKinds are the lists that servers have, each with the capability that declares it.
+var listKinds = []struct{ capability, method, member string }{
 	{"tools", mcp.MethodToolsList, "tools"},
 	{"prompts", mcp.MethodPromptsList, "prompts"},
 	{"resources", mcp.MethodResourcesList, "resources"},

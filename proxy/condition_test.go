@@ -69,6 +69,7 @@ func TestEndedServersAreGone(t *testing.T) {
 	client := dialStdio(t, p)
 	client.call(1, "a__hang")
 	<-server.hanging
+	eventually(t, "answers to its first lists", func() bool { return traffic("a").InFlight == 1 })
 	if now := traffic("a"); now.State != "running" || now.InFlight != 1 || servers("a") != 1 {
 		t.Errorf("in use: %+v", now)
 	}

@@ -24,7 +24,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(far.Close)
 	server.mcp.AddPrompt(&mcp.Prompt{Name: "ask"}, nil)
-	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "far", Key: "upstreams.far", Remote: config.Remote{URL: far.URL}, Tools: config.Tools{Deny: []string{"hang"}}}}},
+	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "far", Key: "upstreams.far", Start: "eager", Remote: config.Remote{URL: far.URL}, Tools: config.Tools{Deny: []string{"hang"}}}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	p, _ := serveWith(t, config.Config{
 		Upstreams: []config.Upstream{
-			{Name: "a", Remote: config.Remote{URL: server.URL}, Tools: config.Tools{Deny: []string{"secret*"}}},
+			{Name: "a", Start: "eager", Remote: config.Remote{URL: server.URL}, Tools: config.Tools{Deny: []string{"secret*"}}},
 			{Name: "b", Remote: config.Remote{URL: server.URL}, Prefix: &prefix},
 			{Name: "gone", Process: config.Process{Command: "/there/is/none"}},
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/eras"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
@@ -28,6 +29,7 @@ type hosting struct {
 	server      *link.Server
 	log         *slog.Logger
 	prover      *prover
+	store       *lists.Store // makes the digests that it announces
 	required    required
 	proxies     linkedProxies
 	rejections  rejections
@@ -50,8 +52,12 @@ func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 		host:        &upstream.Host{Log: log, Limits: limits, ClientsOperate: o.Stdio, Hooks: o.Hooks},
 		log:         log,
 		prover:      newProver(cfg, o),
+		store:       lists.NoStore(),
 		perUpstream: streamsEach * cfg.Limits.Sessions,
 		remotes:     make(map[string]*remote.Server),
+	}
+	if !local { // a local proxy has a store of its own
+		h.store = openStore(cfg, o)
 	}
 	h.proxies = linkedProxies{keptFor: 30 * time.Second, forget: h.forget}
 	h.bridge = &eras.Bridge{Open: h.host.Open, Relates: h.relates, IdleOf: h.idleStop, Log: log}
@@ -86,7 +92,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 	var announced []link.Upstream
 	for _, u := range cfg.Upstreams {
 		configs[u.Name] = u
-		announced = append(announced, announcementOf(u))
+		announced = append(announced, announcementOf(u, h.store))
 		if old, ok := h.configs[u.Name]; ok && runsOn(old, u) {
 			same := h.host.Upstreams[u.Name] // only adopt changes it
 			same.Spare = u.Spare

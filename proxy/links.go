@@ -310,6 +310,9 @@ func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
 	for _, u := range upstreams {
 		route, err := routeFrom(u)
 		route.Link = f.config.Name
+		if route.Digest != "" { // so that no host has the lists of another one
+			route.Digest = ls.router.Catalog.Store.Digest([]byte(f.config.Name + " " + route.Digest))
+		}
 		all = append(all, announced{route, err})
 	}
 	up := f.down || !f.known
@@ -334,6 +337,7 @@ func (ls *links) setLocked() (set []session.Upstream, unknown []session.Unknown)
 	has := newClaims()
 	for _, u := range ls.local {
 		route := routeOf(u)
+		route.Digest = ls.router.Catalog.Store.Digest(fingerprint(u))
 		set = append(set, ls.namedLocked(route))
 		has.hold(route, u.Key)
 	}

@@ -43,6 +43,10 @@ type Options struct {
 	// longer. Zero means 8 s: most clients time out after 10 s.
 	Patience time.Duration
 
+	// CacheDir keeps what servers list between runs, if the configuration names no other directory. If it cannot
+	// be written, the lists are kept in memory. "": in memory.
+	CacheDir string
+
 	// AskLogin is called when a server wants a person to log in, with the page to open, which a browser may
 	// show already. It must not block. A program sets it only if its operator sits in front of it. With nil, a
 	// request that needs a login fails until somebody runs "mcp-proxy login".

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -23,6 +24,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -75,6 +77,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	p := &Proxy{log: o.Log, others: o.anonymous, stdio: o.Stdio, traces: recorded}
 	p.config.Store(cfg)
 	p.router = newRouter(cfg, o, p.dial)
+	p.router.Catalog.Log, p.router.Catalog.Store = o.Log, openStore(cfg, o)
 	if p.router.Policies, err = policiesOf(cfg); err != nil {
 		return nil, err
 	}
@@ -124,11 +127,30 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 			Drain:       atLeast(cfg.Drain),
 			MaxStart:    o.Patience,
 		},
-		Log: o.Log, AnonymousLog: o.anonymous.log,
+		CatalogAge: cfg.CatalogAge,
+		Log:        o.Log, AnonymousLog: o.anonymous.log,
 		Hooks: o.Hooks,
 	}
 	r.Several.Store(several(cfg))
 	return r
+}
+
+// openStore returns the store of what servers list.
+func openStore(cfg *config.Config, o Options) *lists.Store {
+	dir := cmp.Or(cfg.CacheDir, o.CacheDir)
+	if dir == "" {
+		return lists.NoStore()
+	}
+	store, err := lists.OpenStore(dir)
+	switch {
+	case err == nil:
+		return store
+	case cfg.CacheDir != "":
+		o.Log.Warn("cacheDir cannot be used, so lists are not kept between runs", "err", err)
+	default:
+		o.Log.Debug("no cache directory, so lists are not kept between runs", "err", err)
+	}
+	return lists.NoStore()
 }
 
 // several reports whether clients may be different principals.
@@ -208,10 +230,12 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 }
 
 // Serve serves [Proxy.Handler] where Listen listens. It returns nil after Shutdown, or the first
-// error of a listener; the other listeners continue.
+// error of a listener; the other listeners continue. In the background it asks the upstreams for
+// the lists that no earlier run has kept, one at a time.
 func (p *Proxy) Serve() error {
 	p.start()
 	p.front.start(p.linked)
+	p.inside.run(func() { p.router.Learn(p.serving, false, 1) })
 	return p.web.serve()
 }
 
@@ -359,12 +383,18 @@ type inProgram struct{ *jsonrpc.PipeConn }
 // Transport names the transport for operators.
 func (inProgram) Transport() string { return "program" }
 
+// Refresh asks all upstreams for their lists again, and returns when all have answered or ctx ends.
+func (p *Proxy) Refresh(ctx context.Context) {
+	p.start()
+	p.router.Learn(ctx, true, mostTrials)
+}
+
 // Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are
 // missing only if there is no other client.
 func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
 	o := &Offer{Tools: []json.RawMessage{}}
 	into := []*[]json.RawMessage{&o.Tools, &o.Prompts, &o.Resources, &o.Templates}
-	for i, l := range lists {
+	for i, l := range listKinds {
 		if !c.Offers(l.capability) || !all && l.member != "tools" {
 			continue
 		}

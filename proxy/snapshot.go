@@ -71,6 +71,9 @@ func (p *Proxy) traffic() []observe.Traffic {
 			})
 		}
 	}
+	for i, t := range all {
+		all[i].Listed = p.router.Listed(t.Upstream)
+	}
 	return p.operators.recently(all)
 }
 

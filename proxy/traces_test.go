@@ -195,7 +195,8 @@ func TestUnsampledTracesChangeNothing(t *testing.T) {
 func TestTracesOfFanOut(t *testing.T) {
 	c, one, two := newCollector(t), newNaive(t), newNaive(t)
 	h := newHouseWith(t, proxy.Hooks{}, one, traced(c, func(cfg *config.Config) {
-		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "v", Remote: config.Remote{URL: two.URL}})
+		cfg.Upstreams[0].Start = "eager" // else the catalog answers
+		cfg.Upstreams = append(cfg.Upstreams, config.Upstream{Name: "v", Start: "eager", Remote: config.Remote{URL: two.URL}})
 	}))
 	h.a.initialize().say(`{"jsonrpc":"2.0","id":"one","method":"tools/list"}`)
 	h.proxy.Close()

@@ -240,7 +240,7 @@ func (t *trials) askLists(ctx context.Context, tr *ops.Trial, c *Client) (list s
 	defer cancel()
 	tr.Lists = make(map[string][]json.RawMessage)
 	sizes := []*ops.ListSize{&tr.Tools, &tr.Prompts, &tr.Resources, &tr.Templates}
-	for i, l := range lists {
+	for i, l := range listKinds {
 		if !c.Offers(l.capability) {
 			continue
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
@@ -103,7 +104,23 @@ func routeOf(u config.Upstream) session.Upstream {
 	return session.Upstream{
 		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout, IdleStop: u.IdleStop,
 		Allow: u.Tools.Allow, Deny: u.Tools.Deny,
+		Lazy: u.Start == "lazy" || u.Start == "" && !u.Required, Shared: u.Shared || u.URL != "",
 	}
+}
+
+// fingerprint returns what decides about the lists of an upstream that runs here, as JSON.
+func fingerprint(u config.Upstream) []byte {
+	inherited := make(map[string]string)
+	for _, name := range u.InheritEnv {
+		if value, ok := os.LookupEnv(name); ok {
+			inherited[name] = value
+		}
+	}
+	text, err := json.Marshal([]any{u.Command, u.Args, u.Env, inherited, u.InheritEnv, u.Cwd, u.URL, u.Type, u.Headers, u.HeadersFrom, u.Auth, u.TLS, u.Era, u.Roots})
+	if err != nil { // impossible for these types
+		panic(err)
+	}
+	return text
 }
 
 // settings are what a host announces of an upstream besides its name, as JSON. Durations are
@@ -112,17 +129,23 @@ type settings struct {
 	Prefix         *string  `json:"prefix,omitempty"`
 	StartTimeout   string   `json:"startTimeout,omitempty"`
 	RequestTimeout string   `json:"requestTimeout,omitempty"`
+	Start          string   `json:"start,omitempty"`  // "eager" or none
+	Digest         string   `json:"digest,omitempty"` // of its configuration; older hosts announce none
 	Allow          []string `json:"allow,omitempty"`
 	Deny           []string `json:"deny,omitempty"`
 	IdleStop       string   `json:"idleStop,omitempty"` // older hosts announce none
 }
 
-// announcementOf returns what a host announces of an upstream.
-func announcementOf(u config.Upstream) link.Upstream {
+// announcementOf returns what a host announces of an upstream. The digests are those of a store.
+func announcementOf(u config.Upstream, store *lists.Store) link.Upstream {
 	r := routeOf(u)
-	s := settings{r.Prefix, r.StartTimeout.String(), r.RequestTimeout.String(), r.Allow, r.Deny, ""}
+	s := settings{Prefix: r.Prefix, StartTimeout: r.StartTimeout.String(), RequestTimeout: r.RequestTimeout.String(), Allow: r.Allow, Deny: r.Deny}
 	if r.IdleStop > 0 {
 		s.IdleStop = r.IdleStop.String()
+	}
+	s.Digest = store.Digest(fingerprint(u))
+	if u.Start == "eager" {
+		s.Start = u.Start
 	}
 	text, err := json.Marshal(s)
 	if err != nil { // impossible for strings
@@ -139,7 +162,8 @@ func routeFrom(u link.Upstream) (session.Upstream, error) {
 	if u.Settings != nil && json.Unmarshal(u.Settings, &s) != nil {
 		return route, errSettings
 	}
-	route.Prefix, route.Allow, route.Deny = s.Prefix, s.Allow, s.Deny
+	route.Prefix, route.Allow, route.Deny, route.Lazy = s.Prefix, s.Allow, s.Deny, s.Start != "eager"
+	route.Digest = s.Digest
 	if s.Prefix != nil && !fitPrefix.MatchString(*s.Prefix) {
 		return route, errSettings
 	}
@@ -443,8 +467,8 @@ func configOf(o *config.OAuth) oauth.LoginConfig {
 }
 
 // runsOn reports whether the servers of an upstream can continue with a new configuration. A new
-// prefix, readiness that waits for it, or the number of spares does not matter to them.
+// prefix, readiness that waits for it, or when new ones start does not matter to them.
 func runsOn(old, now config.Upstream) bool {
-	old.Prefix, old.Required, old.Spare = now.Prefix, now.Required, now.Spare
+	old.Prefix, old.Required, old.Start, old.Spare = now.Prefix, now.Required, now.Start, now.Spare
 	return reflect.DeepEqual(old, now)
 }

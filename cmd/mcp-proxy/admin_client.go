@@ -261,6 +261,15 @@ func adminSocket(command string, log *slog.Logger) string {
 	return filepath.Join(dir, fmt.Sprintf("%s-%d.sock", command, os.Getpid()))
 }
 
+// cacheDir returns the directory for what servers list, below the user's cache directory; "" if there is none.
+func cacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "mcp-proxy")
+}
+
 // adminDir returns the directory of the sockets of this user: mcp-proxy in the runtime directory,
 // else mcp-proxy-UID in the temporary one.
 func adminDir() (string, error) {

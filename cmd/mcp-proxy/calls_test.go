@@ -94,7 +94,7 @@ func TestStatusAndCalls(t *testing.T) {
 	free.Close()
 	token := s.write("token", "secret\n")
 	config := s.write("c.yaml", "listen: [\"127.0.0.1:0\"]\nadmin: {listen: [\""+at+"\"], tokenFile: token}\n"+
-		"upstreams:\n  near: {command: fakeserver, inheritEnv: [all], env: {FAKE_LOG: "+s.record("a")+"}}\n  bad: {command: /no/such/command}\n"+
+		"upstreams:\n  near: {command: fakeserver, start: eager, inheritEnv: [all], env: {FAKE_LOG: "+s.record("a")+"}}\n  bad: {command: /no/such/command, start: eager}\n"+
 		"links: {far: {dial: \"unix://"+link+"\"}}\n")
 	env := []string{"XDG_RUNTIME_DIR=" + s.dir}
 	if text, code := command(t, env, "status"); code != exitError || strings.Count(text, "\n") != 1 {

@@ -104,7 +104,7 @@ func (d *direct) load(command []string) (*start, error) {
 func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *proxy.Client) error) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	p, err := proxy.New(proxy.Quiet(s.cfg), proxy.Options{Log: s.log, Stdio: true, Patience: s.patience()})
+	p, err := proxy.New(proxy.Quiet(s.cfg), proxy.Options{Log: s.log, Stdio: true, CacheDir: cacheDir(), Patience: s.patience()})
 	if err != nil {
 		return failedBy(err)
 	}

@@ -223,7 +223,7 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
 	file := filepath.Join(dir, "mcp-proxy.yaml")
-	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, tools: {deny: [hang]}}, docs: {command: fakeserver}}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, start: eager, tools: {deny: [hang]}}, docs: {command: fakeserver}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if text, code := command(t, env, "explain", "docs__x"); code != exitError || !strings.Contains(text, "no proxy or host of this user is running") {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -46,6 +47,10 @@ func (l leakChecked) Run() int {
 	defer os.RemoveAll(state)
 	os.Setenv("XDG_STATE_HOME", state)  // tests must not use the logins of the user
 	os.Setenv("XDG_RUNTIME_DIR", state) // nor see the user's processes
+	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("GOCACHE") == "" {
+		os.Setenv("GOCACHE", filepath.Join(cache, "go-build"))
+	}
+	os.Setenv("XDG_CACHE_HOME", os.DevNull) // nor share what servers list
 	conntest.Parallel(6)
 	code := l.m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop"), goleak.IgnoreTopFunction("os/signal.signal_recv")); err != nil && code == 0 {

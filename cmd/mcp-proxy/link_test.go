@@ -155,7 +155,7 @@ func hostProgram(t *testing.T, socket, record string, n int) *program {
 	config := socket + ".yaml"
 	text := "upstreams:\n"
 	for i := range n {
-		text += fmt.Sprintf("  up%d: {command: fakeserver, env: {FAKE_LOG: %q}}\n", i, record)
+		text += fmt.Sprintf("  up%d: {command: fakeserver, start: eager, env: {FAKE_LOG: %q}}\n", i, record)
 	}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

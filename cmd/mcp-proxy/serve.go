@@ -66,7 +66,7 @@ func (o *options) addServeFlags(flags *pflag.FlagSet) {
 // where the configuration says.
 func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 	n := newReporter(s.log, s.cfg)
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: n.hooks(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Hooks: n.hooks(), CacheDir: cacheDir(), AdminSocket: adminSocket("serve", s.log), Listeners: sockets})
 	if err != nil {
 		return failedBy(err)
 	}
@@ -172,7 +172,7 @@ func newHost() *cobra.Command {
 // runHost serves proxies until a signal asks to stop.
 func runHost(ctx context.Context, s *start, at config.HostLink) error {
 	n := newReporter(s.log, s.cfg)
-	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, Hooks: n.hooks(), AdminSocket: adminSocket("host", s.log)})
+	h, err := proxy.NewHost(s.cfg, at, proxy.Options{Log: s.log, CacheDir: cacheDir(), Hooks: n.hooks(), AdminSocket: adminSocket("host", s.log)})
 	if err != nil {
 		return failedBy(err)
 	}

@@ -53,6 +53,7 @@ type layout struct {
 
 	place string        // one of places; "" is local
 	env   string        // of the servers of a, as NAME: value, …
+	lazy  bool          // servers start when they are needed, not with their clients
 	a     string        // settings of a, each with a comma before it
 	top   string        // lines of the configuration
 	beat  time.Duration // of the link; zero is its default
@@ -190,6 +191,9 @@ func (s *site) upstream(name, env string) string {
 	era := "era: auto, "
 	if s.layout.pin {
 		era = fmt.Sprintf("era: %s, ", cmp.Or(s.layout.era, mcp.Legacy))
+	}
+	if !s.layout.lazy {
+		era += "start: eager, "
 	}
 	command := "fakeserver"
 	if name == "a" && s.layout.start != "" {

@@ -98,8 +98,8 @@ func serversOf(now *proxy.Snapshot, upstream string) (n int) {
 	return n
 }
 
-// note returns the last column of an upstream: queued bytes, suspended calls, clients for which it rests, and its
-// failure.
+// note returns the last column of an upstream: queued bytes, suspended calls, clients for which it rests, the age
+// of its lists, and its failure.
 func note(t proxy.Traffic, at time.Time) string {
 	var notes []string
 	if t.QueuedBytes > 0 {
@@ -110,6 +110,9 @@ func note(t proxy.Traffic, at time.Time) string {
 	}
 	if t.Resting > 0 && t.State != "resting" {
 		notes = append(notes, fmt.Sprintf("rests for %d", t.Resting))
+	}
+	if !t.Listed.IsZero() {
+		notes = append(notes, "lists are "+roughly(at.Sub(t.Listed))+" old")
 	}
 	if f := t.Failed; f.InARow > 0 {
 		text := f.Says + " (" + f.Event + ")"

@@ -79,7 +79,7 @@ func newReplay() *cobra.Command {
 func runStdio(ctx context.Context, command string, s *start) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true, AdminSocket: adminSocket(command, s.log), AskLogin: askIn(s.log)})
+	p, err := proxy.New(s.cfg, proxy.Options{Log: s.log, Stdio: true, CacheDir: cacheDir(), AdminSocket: adminSocket(command, s.log), AskLogin: askIn(s.log)})
 	if err != nil {
 		return failedBy(err)
 	}

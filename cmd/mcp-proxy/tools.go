@@ -15,14 +15,16 @@ import (
 
 func newTools() *cobra.Command {
 	var d direct
-	var all bool
+	var all, refresh bool
 	cmd := &cobra.Command{
 		Use:   "tools [URL | -- CMD ARGS…]",
 		Short: "List the tools that a configuration, a command or a URL offers",
-		Long: "Starts the servers of a configuration, or one command, or connects to one URL, lists what clients see, and stops them.\n" +
+		Long: "Lists what clients see of the servers of a configuration, of one command or of one URL. It starts a command, and servers whose lists no earlier run\n" +
+			"has kept, and stops them. With --refresh it asks all servers again.\n" +
 			"Arguments with a question mark may be left out. The exit code is 1 if a server is missing.",
 		Example: "  mcp-proxy tools\n" +
 			"  mcp-proxy tools -- npx -y @modelcontextprotocol/server-everything\n" +
+			"  mcp-proxy tools --refresh\n" +
 			"  mcp-proxy tools https://example.com/mcp --all",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := d.loadArgs(cmd, args)
@@ -35,12 +37,16 @@ func newTools() *cobra.Command {
 				}
 			}
 			return s.use(cmd.Context(), func(ctx context.Context, p *proxy.Proxy, c *proxy.Client) error {
+				if refresh {
+					p.Refresh(ctx)
+				}
 				return runTools(ctx, p, c, all, d.json)
 			})
 		},
 	}
 	d.addFlags(cmd)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "list prompts, resources and templates of resources, too")
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "ask the servers of a configuration again")
 	return cmd
 }
 

@@ -105,6 +105,9 @@ var Guarding = []string{
 	"chat.mcp.access", "chat.mcp.enabled",
 }
 
+// Own are keys of other programs that resemble ours and mean something else.
+var Own = []string{"cache", "startup"}
+
 // Folder returns the folder that an editor has open if its files are in dir: dir, or the folder above
 // if dir belongs to the editor.
 func Folder(dir string) string {

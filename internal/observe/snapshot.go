@@ -46,6 +46,8 @@ type Traffic struct {
 	State    string  `json:"state,omitzero"`
 	Failed   Failure `json:"failed,omitzero"`
 
+	Listed time.Time `json:"listed,omitzero"` // when the catalog last asked it for its lists; zero: never
+
 	InFlight    int     `json:"inFlight"`         // calls that it has not answered
 	Resting     int     `json:"resting,omitzero"` // clients whose servers were stopped because they were idle
 	Suspended   int     `json:"suspended"`        // suspended calls of its clients; only of one that runs here
