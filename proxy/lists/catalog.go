@@ -119,25 +119,57 @@ func (c *Catalog) forgetLocked(upstream string) {
 func (c *Catalog) Version() int64 { return c.version.Load() }
 
 // Get returns the entry of a key. Without one it returns that of the same upstream and era for
-// other capabilities, unless the upstream is known to list other things for them. It returns nil for
-// none.
+// other capabilities, if the upstream is known to say the same whatever it was told. It returns nil
+// for none.
 func (c *Catalog) Get(k Key) *Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[k]; e != nil {
 		return e
 	}
-	var other *Entry
+	if e, n, same := c.othersLocked(k); n > 1 && same {
+		return e
+	}
+	return nil
+}
+
+// Any returns the entry of a key, or the latest of the same upstream and era; nil for none.
+func (c *Catalog) Any(k Key) *Entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[k]; e != nil {
+		return e
+	}
+	e, _, _ := c.othersLocked(k)
+	return e
+}
+
+// othersLocked returns the latest entry of an upstream and era, how many there are, and whether all
+// say the same.
+func (c *Catalog) othersLocked(k Key) (latest *Entry, n int, same bool) {
+	same = true
 	for at, e := range c.entries {
 		if at.Upstream != k.Upstream || at.Era != k.Era {
 			continue
 		}
-		if other != nil && !e.equal(other) {
-			return nil
+		same = same && (latest == nil || e.equal(latest))
+		if n++; latest == nil || e.Asked.After(latest.Asked) {
+			latest = e
 		}
-		other = e
 	}
-	return other
+	return latest, n, same
+}
+
+// Keep forgets the entries of an upstream and era for other capabilities than those of a key.
+func (c *Catalog) Keep(k Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at := range c.entries {
+		if at.Upstream == k.Upstream && at.Era == k.Era && at != k {
+			delete(c.entries, at)
+			c.version.Add(1)
+		}
+	}
 }
 
 // Has reports whether there is an entry of exactly this key.

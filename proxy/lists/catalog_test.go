@@ -166,22 +166,29 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
-// Capabilities without an entry of their own have that of others, until they are known to matter.
+// Capabilities without an entry of their own have that of others once two say the same.
 func TestEntriesOfCapabilities(t *testing.T) {
 	c := new(Catalog)
 	c.Serve([]Upstream{{Name: "a"}, {Name: "b"}})
 	roots, sampling := keyOf("a"), keyOf("a")
 	roots.Caps[0], sampling.Caps[0] = 1, 2
-	c.learn(keyOf("a"), entryOf(t, "x"))
-	if got := namesIn(c.Get(roots)); got != "x" {
-		t.Error(got)
-	}
-	c.learn(roots, entryOf(t, "x", "y"))
-	for k, want := range map[Key]string{keyOf("a"): "x", roots: "x y", sampling: "nothing", keyOf("b"): "nothing"} {
-		if got := namesIn(c.Get(k)); got != want {
-			t.Errorf("%v has %s, want %s", k, got, want)
+	want := func(want map[Key]string) {
+		t.Helper()
+		for k, names := range want {
+			if got := namesIn(c.Get(k)); got != names {
+				t.Errorf("%v has %s, want %s", k, got, names)
+			}
 		}
 	}
+	c.learn(keyOf("a"), entryOf(t, "x"))
+	want(map[Key]string{keyOf("a"): "x", roots: "nothing", keyOf("b"): "nothing"})
+	if got := namesIn(c.Any(roots)); got != "x" {
+		t.Error("any is", got)
+	}
+	c.learn(roots, entryOf(t, "x"))
+	want(map[Key]string{sampling: "x"})
+	c.learn(roots, entryOf(t, "x", "y"))
+	want(map[Key]string{keyOf("a"): "x", roots: "x y", sampling: "nothing"})
 	modern := Key{Upstream: "a", Era: mcp.Modern}
 	if got := c.Get(modern); got != nil {
 		t.Error("the other era has it, too")

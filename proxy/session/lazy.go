@@ -57,7 +57,9 @@ func (u *upstreamConn) key(w *view) lists.Key {
 	k := lists.Key{Upstream: u.up.Name, Era: u.era}
 	switch caps := u.s.caps.Load(); {
 	case u.era == mcp.Modern && w != nil:
-		k.Caps = w.caps
+		if k.Caps = w.caps; w.caps == sha256.Sum256(noCapabilities) {
+			k.Caps = catalog.Digest{}
+		}
 	case u.era == mcp.Legacy && caps != nil:
 		k.Caps = *caps
 	}
@@ -79,6 +81,9 @@ func (u *upstreamConn) entry(w *view) *lists.Entry {
 		return found.entry
 	}
 	found := &foundEntry{key, version, c.Get(key)}
+	if w == nil && u.era == mcp.Modern { // any client's will do
+		found.entry = c.Any(key)
+	}
 	u.found.Store(found)
 	return found.entry
 }
@@ -87,33 +92,28 @@ func (u *upstreamConn) entry(w *view) *lists.Entry {
 // necessary. The failure is nil if ctx ended first.
 func (u *upstreamConn) learn(ctx context.Context, who asker) (*lists.Entry, *failure) {
 	if e := u.entry(who.view); e != nil {
-		u.renew(e)
+		u.renew(e, who)
 		return e, nil
 	}
 	asking := u.beginTrial(who)
 	select {
 	case <-asking.Done:
 	case <-ctx.Done():
-		return nil, nil
+		return u.s.router.Catalog.Any(u.key(who.view)), nil
 	}
 	if asking.Err != nil {
+		if e := u.s.router.Catalog.Any(u.key(who.view)); e != nil {
+			return e, nil
+		}
 		return nil, ownFailure(u.lost(jsonrpc.EndOf(asking.Err, jsonrpc.CauseStartFailed)))
 	}
 	return asking.Entry, nil
 }
 
-// noCapabilities are those of the router itself.
-var noCapabilities = json.RawMessage(`{}`)
-
-// beginTrial begins a trial of the upstream unless one is under way. An upstream that is known to list
-// different things for different capabilities is told the client's.
+// beginTrial begins a trial of the upstream, which is told the client's capabilities, unless one is
+// under way.
 func (u *upstreamConn) beginTrial(who asker) *lists.Asking {
-	c := &u.s.router.Catalog
-	key, capabilities := lists.Key{Upstream: u.up.Name, Era: u.era}, noCapabilities
-	if c.Has(key) {
-		key, capabilities = u.key(who.view), u.capabilities(who)
-	}
-	return u.s.router.try(key, u.up, capabilities)
+	return u.s.router.try(u.key(who.view), u.up, u.capabilities(who))
 }
 
 // capabilities returns the client's capabilities.
@@ -132,10 +132,10 @@ func (u *upstreamConn) capabilities(who asker) json.RawMessage {
 }
 
 // renew asks for an old entry again, for later answers.
-func (u *upstreamConn) renew(e *lists.Entry) {
+func (u *upstreamConn) renew(e *lists.Entry, who asker) {
 	p := u.s.router
 	if p.CatalogAge > 0 && time.Since(e.Asked) > p.CatalogAge {
-		p.try(lists.Key{Upstream: u.up.Name, Era: u.era}, u.up, noCapabilities)
+		u.beginTrial(who)
 	}
 }
 
@@ -220,7 +220,12 @@ func (u *upstreamConn) relisted() {
 			continue
 		}
 		who := u.ownAsker()
-		if e := u.entry(who.view); e != nil && e.Lists[k] != nil {
+		switch e := u.entry(who.view); {
+		case e == nil: // it was for other capabilities
+			if u.s.listChanges.matters(k) {
+				u.s.listChanges.tell(k)
+			}
+		case e.Lists[k] != nil:
 			u.compare(k, who, e.Lists[k].Table)
 		}
 	}
@@ -292,15 +297,15 @@ func (u *upstreamConn) doubt(k catalog.Kind, who asker, t *catalog.Table) {
 	if e == nil || e.Lists[k] == nil || e.Lists[k].Table.Digest == t.Digest || time.Since(e.Asked) < doubtPause {
 		return
 	}
-	u.s.wg.Go(func() { u.s.router.try(u.key(who.view), u.up, u.capabilities(who)) })
+	u.s.wg.Go(func() { u.beginTrial(who) })
 }
 
 // changedForAll asks the upstream again for the catalog, because a server that all sessions use has
 // changed a list. The servers of the modern era are of that kind: their lists do not vary by
 // connection (2026-07-28 server/tools).
-func (u *upstreamConn) changedForAll() {
-	if u.lazy() && (u.up.Shared || u.era == mcp.Modern) && u.entry(nil) != nil {
-		u.s.router.renew(lists.Key{Upstream: u.up.Name, Era: u.era}, u.up)
+func (u *upstreamConn) changedForAll(who asker) {
+	if u.lazy() && (u.up.Shared || u.era == mcp.Modern) && u.entry(who.view) != nil {
+		u.s.router.renew(u.key(who.view), u.up, u.capabilities(who))
 	}
 }
 

@@ -85,9 +85,14 @@ func (part *subscriptionPart) rest(ctx context.Context) bool {
 	return true
 }
 
+// asker returns the asker for the client of the subscription.
+func (part *subscriptionPart) asker() asker {
+	return asker{view: part.sub.c.view, grant: part.sub.grant(), meta: part.sub.identity}
+}
+
 // verify notifies the client if a server that has started lists something else than the catalog.
 func (part *subscriptionPart) verify() {
-	u, who := part.conn, asker{view: part.sub.c.view, grant: part.sub.grant(), meta: part.sub.identity}
+	u, who := part.conn, part.asker()
 	for k := range catalog.Kinds {
 		if !part.want.Lists[min(k, catalog.Resources)] {
 			continue
@@ -226,7 +231,7 @@ func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
 // changed notes that the upstream changed a list.
 func (part *subscriptionPart) changed(k catalog.Kind) {
 	part.conn.lists.changed(k)
-	part.conn.changedForAll()
+	part.conn.changedForAll(part.asker())
 	mu := &part.sub.s.subscriptions.mu
 	mu.Lock()
 	defer mu.Unlock()

@@ -73,8 +73,9 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 }
 
 // Learn asks upstreams for their lists, for the catalog, as many at a time as atOnce says: those
-// that the catalog does not know, or all. It returns when all have answered or ctx ends. A router
-// with one upstream keeps no lists.
+// that the catalog does not know, or all. It asks each twice, to find out whether its lists depend
+// on the capabilities of clients. It returns when all have answered or ctx ends. A router with one
+// upstream keeps no lists.
 func (p *Router) Learn(ctx context.Context, all bool, atOnce int) {
 	served := p.current()
 	if len(served.upstreams) < 2 && served.complete {
@@ -85,24 +86,33 @@ func (p *Router) Learn(ctx context.Context, all bool, atOnce int) {
 	defer wg.Wait()
 	for i := range served.upstreams {
 		up := &served.upstreams[i]
-		key := lists.Key{Upstream: up.Name, Era: mcp.Legacy}
-		if !up.Lazy || !all && p.Catalog.Has(key) {
-			continue
-		}
-		select {
-		case places <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-		wg.Go(func() {
-			defer func() { <-places }()
-			select {
-			case <-p.try(key, up, noCapabilities).Done:
-			case <-ctx.Done():
+		for _, capabilities := range []json.RawMessage{noCapabilities, allCapabilities} {
+			key := lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: *digestOf(capabilities)}
+			if !up.Lazy || !all && p.Catalog.Has(key) {
+				continue
 			}
-		})
+			select {
+			case places <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			wg.Go(func() {
+				defer func() { <-places }()
+				select {
+				case <-p.try(key, up, capabilities).Done:
+				case <-ctx.Done():
+				}
+			})
+		}
 	}
 }
+
+// noCapabilities and allCapabilities are those of the clients that Learn asks for. If an upstream
+// says the same to both, it says that to all clients.
+var (
+	noCapabilities  = json.RawMessage(`{}`)
+	allCapabilities = json.RawMessage(`{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`)
+)
 
 // Listed returns when the lists of an upstream in the catalog were asked for last; zero: never.
 func (p *Router) Listed(upstream string) (last time.Time) {
@@ -118,8 +128,8 @@ func (p *Router) Listed(upstream string) (last time.Time) {
 const renewPause = 5 * time.Second
 
 // renew begins a trial because an upstream has changed a list, now or when the last one is long
-// enough ago.
-func (p *Router) renew(key lists.Key, up *Upstream) {
+// enough ago. What the catalog knows for other capabilities is forgotten.
+func (p *Router) renew(key lists.Key, up *Upstream, capabilities json.RawMessage) {
 	p.trials.mu.Lock()
 	defer p.trials.mu.Unlock()
 	at := p.trials.renewed[key]
@@ -129,7 +139,10 @@ func (p *Router) renew(key lists.Key, up *Upstream) {
 	}
 	wait = max(wait, 0)
 	put(&p.trials.renewed, key, time.Now().Add(wait))
-	time.AfterFunc(wait, func() { p.try(key, up, noCapabilities) })
+	time.AfterFunc(wait, func() {
+		p.Catalog.Keep(key)
+		p.try(key, up, capabilities)
+	})
 }
 
 // trial asks an upstream for its description and its lists, as a client with these capabilities

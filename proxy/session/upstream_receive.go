@@ -129,7 +129,7 @@ func (u *upstreamConn) handle(in incoming) {
 // changed notes that the upstream changed a list, and notifies the client if it may see any of it.
 func (u *upstreamConn) changed(k catalog.Kind) {
 	u.lists.changed(k)
-	u.changedForAll()
+	u.changedForAll(u.ownAsker())
 	if u.s.grant().SeesAny(kindOf(k), u.up.Name) {
 		u.s.listChanges.tell(k)
 	}
