@@ -50,6 +50,7 @@ const (
 	Began     What = "began"     // a request [the tool]
 	Asked     What = "asked"     // its client something
 	Replied   What = "replied"   // got the reply [the nonce in it]
+	Refused   What = "refused"   // got an error instead of the reply [the error]
 	Effect    What = "effect"    // did what the call asks for, once
 	Ended     What = "ended"     // is about to answer
 	Cancelled What = "cancelled" // a request was cancelled

@@ -39,6 +39,7 @@ type record struct {
 	began     []Event // servers', from here on
 	effects   []Event
 	replied   []Event
+	refused   []Event
 	ended     []Event
 	stopped   []Event // cancellations
 }
@@ -173,6 +174,8 @@ func (r *record) add(e Event, j *judge) {
 		r.effects = append(r.effects, e)
 	case Replied:
 		r.replied = append(r.replied, e)
+	case Refused:
+		r.refused = append(r.refused, e)
 	case Ended:
 		r.ended = append(r.ended, e)
 	case Cancelled:
@@ -254,7 +257,7 @@ type failure struct {
 }
 
 func readFailure(e Event) (f failure) {
-	if e.What == Failed {
+	if e.What == Failed || e.What == Refused {
 		_ = json.Unmarshal([]byte(e.Text), &f) // of another shape it is none of ours
 	}
 	return f

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // questions judges that the client was asked what its call asks, once, and that the call got its own reply.
@@ -14,4 +16,18 @@ func (j *judge) questions(r *record) {
 			j.found(3, fmt.Sprintf("%s got the reply %q, or another one besides", r.nonce, e.Text), r.nonce, e.Text)
 		}
 	}
+}
+
+// refused reports whether the question of a call was refused before a time, for a reason. A server on pipes does not
+// say whose call asks: if several clients share it, or calls of modern clients, the proxy may not know. If the proxy
+// or the host ends the stream of the call, the first thing that the server reads is the error for its question.
+func (j *judge) refused(r *record, at int64) bool {
+	shared := strings.HasSuffix(r.op.Server, "common")
+	modern := strings.HasPrefix(j.clients[r.client].kind, "modern")
+	return slices.ContainsFunc(r.refused, func(e Event) bool {
+		f := readFailure(e)
+		unknown := f.Message == unattributed && r.op.Server != "remote" && (shared || modern)
+		ended := f.Data.Reason == "connection_closed" && j.happened(e.At, "reload", "restart host", "restart proxy")
+		return e.At < at && (unknown || ended)
+	})
 }

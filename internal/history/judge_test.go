@@ -18,24 +18,26 @@ func history(lines string) (events []Event) {
 
 func TestJudge(t *testing.T) {
 	const (
-		join   = "c0 join - WebSocket\nc1 join - stdio\n"
-		sent   = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
-		asks   = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
-		task   = "c0 sent a " + `{"server":"common","nonce":"a","task":"cancel"}` + "\n"
-		ended  = "c0 result a " + `{"taskId":"task-a","status":"cancelled"}` + "\n"
-		theirs = "c1 sent b " + `{"method":"tasks/get","theirs":"task-a"}` + "\nc1 GOT\n"
-		told   = "c0 result a " + `{"nonce":"a","server":"common/1","reply":"a"}` + "\n"
-		runs   = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
-		good   = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
-		lost   = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
-		slow   = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
-		touch  = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
-		logs   = "c0 sent a " + `{"server":"own","nonce":"a","log":1}` + "\nown/1 began a\nown/1 effect a\n"
-		logged = `c0 result a {"nonce":"a","server":"own/1"}` + "\n"
-		listed = "c1 sent b {}\nc1 result b []\nc1 follows - tools\n"
-		grow   = "c0 sent a " + `{"server":"common","nonce":"a","do":"grow"}` + "\n" + runs + "c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\n"
-		lists  = `[{"name":"common__do"},{"name":"common__v1"}]`
-		next   = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
+		join       = "c0 join - WebSocket\nc1 join - stdio\n"
+		sent       = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
+		asks       = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
+		task       = "c0 sent a " + `{"server":"common","nonce":"a","task":"cancel"}` + "\n"
+		ended      = "c0 result a " + `{"taskId":"task-a","status":"cancelled"}` + "\n"
+		theirs     = "c1 sent b " + `{"method":"tasks/get","theirs":"task-a"}` + "\nc1 GOT\n"
+		told       = "c0 result a " + `{"nonce":"a","server":"common/1","reply":"a"}` + "\n"
+		runs       = "common/1 began a\ncommon/1 effect a\ncommon/1 ended a\n"
+		good       = "c0 result a " + `{"nonce":"a","server":"common/1"}` + "\n"
+		lost       = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
+		slow       = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
+		closing    = `{"code":-32000,"data":{"reason":"connection_closed"}}` + "\n"
+		unanswered = "c0 failed a " + `{"code":-32603,"message":"the question was refused"}` + "\n"
+		touch      = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
+		logs       = "c0 sent a " + `{"server":"own","nonce":"a","log":1}` + "\nown/1 began a\nown/1 effect a\n"
+		logged     = `c0 result a {"nonce":"a","server":"own/1"}` + "\n"
+		listed     = "c1 sent b {}\nc1 result b []\nc1 follows - tools\n"
+		grow       = "c0 sent a " + `{"server":"common","nonce":"a","do":"grow"}` + "\n" + runs + "c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\n"
+		lists      = `[{"name":"common__do"},{"name":"common__v1"}]`
+		next       = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
 	)
 	const principal = "%[1]s join - modern HTTP\n%[2]s join - modern HTTP\n%[1]s sent a {\"server\":\"own\"}\n%[2]s sent b {\"server\":\"own\"}\n" +
 		"own/1 began a\nown/1 began b\n%[1]s left - vanish\n%[2]s left - vanish"
@@ -65,6 +67,10 @@ func TestJudge(t *testing.T) {
 		{"another's result", join + sent + runs + strings.Replace(good, `"a"`, `"b"`, 1), []int{3}},
 		{"another server's result", join + sent + runs + strings.Replace(good, "common/1", "own/1", 1), []int{3}},
 		{"a question", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a a\n" + runs + told, nil},
+		{"a question that is refused", join + asks + "common/1 began a\ncommon/1 refused a " + `{"message":"cannot attribute server request"}` + "\n" + unanswered, nil},
+		{"a question that is refused because of a reload", join + "nemesis fault - reload configuration\n" + asks + "common/1 began a\ncommon/1 refused a " + closing + unanswered, nil},
+		{"a question that is refused without a reason", join + asks + "common/1 began a\ncommon/1 refused a " + closing + unanswered, []int{6}},
+		{"a question that nobody refused", join + asks + "common/1 began a\n" + unanswered, []int{6}},
 		{"another question", join + asks + "c0 question a elicitation/create\ncommon/1 replied a a\n" + runs + told, []int{3}},
 		{"another's reply", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a b\n" + runs + told, []int{3}},
 		{"a reply that nobody gave", join + asks + "common/1 replied a a\n" + runs + told, []int{3}},

@@ -70,7 +70,8 @@ func (c *connection) ask(ctx context.Context, m *message, p params) (reply strin
 	case <-ctx.Done():
 		return "", false
 	case r := <-replied:
-		if r.Error != nil { // the client is gone
+		if r.Error != nil {
+			c.journal.add(Refused, p.Arguments.Nonce, string(r.Error))
 			c.reply(m, nil, object{"code": -32603, "message": unasked})
 			return "", false
 		}
@@ -80,9 +81,12 @@ func (c *connection) ask(ctx context.Context, m *message, p params) (reply strin
 	}
 }
 
-// unasked is the error of a call whose question was refused. The proxy does that to a server of the legacy era on
-// stdio that several clients share, if it cannot tell whose call asks.
-const unasked = "the question was refused"
+// unasked is the error of a call whose question was refused, and unattributed the error for a question if the proxy
+// cannot tell whose call asks.
+const (
+	unasked      = "the question was refused"
+	unattributed = "cannot attribute server request"
+)
 
 func (c *connection) replied(m *message) {
 	c.mu.Lock()

@@ -47,11 +47,8 @@ func (j *judge) reasons(r *record) {
 		f := readFailure(o)
 		switch over := j.clients[r.client].over; {
 		case over > 0 && over < o.At, r.cancel != nil && f.Code == -32800:
-		case f.Message == unasked && (strings.HasSuffix(r.op.Server, "common") ||
-			strings.HasPrefix(j.clients[r.client].kind, "modern")):
+		case f.Message == unasked && j.refused(r, o.At):
 		case j.taskFailed(r, f):
-		case f.Message == unasked && r.op.Server == "own" && j.happened(o.At, "reload"):
-			// The first thing that a server reads when its stream ends is the error for its question.
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
 		case f.Data.Reason == "timeout" && j.late(r, o.At):
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
