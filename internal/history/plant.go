@@ -34,8 +34,6 @@ func (p *plant) server() string {
 	return p.name
 }
 
-func (p *plant) is(name, nonce string) bool { return p != nil && p.name == name && planted(nonce) }
-
 // planted chooses the operations to which a planted fault is done: one in eight.
 func planted(nonce string) bool {
 	h := fnv.New32a()
