@@ -147,6 +147,9 @@ func (r *record) add(e Event, j *judge) {
 		put(&j.clients[e.By].updated, e.Text, e.At)
 		return
 	}
+	if j.overhears(r, e) {
+		return
+	}
 	if !strings.Contains(e.By, "/") && e.By != r.client {
 		j.found(3, fmt.Sprintf("%s got %s of %s's %s", e.By, e.What, r.client, r.nonce), r.nonce, e.By)
 		return

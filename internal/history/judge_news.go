@@ -117,3 +117,20 @@ func (j *judge) messages(r *record) {
 		j.found(5, fmt.Sprintf("%s got %d of %d log messages, or one after its result", r.nonce, len(r.logged), r.op.Log), r.nonce)
 	}
 }
+
+// overhears reports whether a client may get a log message of another one's call. A shared server of the legacy era does
+// not say whose it is, so it goes to all clients of a principal, until another principal has used the process, too.
+func (j *judge) overhears(r *record, e Event) bool {
+	who := principalOf(r.client)
+	if e.What != Logged || e.By == r.client || principalOf(e.By) != who || len(r.began) == 0 ||
+		r.op.Server != "common" && r.op.Server != "far-common" {
+		return false
+	}
+	for _, other := range j.calls {
+		if principalOf(other.client) != who && len(other.began) > 0 && other.began[0].By == r.began[0].By &&
+			other.began[0].At < r.began[0].At {
+			return false
+		}
+	}
+	return true
+}

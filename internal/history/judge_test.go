@@ -33,6 +33,7 @@ func TestJudge(t *testing.T) {
 		unanswered = "c0 failed a " + `{"code":-32603,"message":"the question was refused"}` + "\n"
 		touch      = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
 		logs       = "c0 sent a " + `{"server":"own","nonce":"a","log":1}` + "\nown/1 began a\nown/1 effect a\n"
+		says       = "c0 sent a " + `{"server":"common","nonce":"a","log":1}` + "\n" + runs
 		logged     = `c0 result a {"nonce":"a","server":"own/1"}` + "\n"
 		listed     = "c1 sent b {}\nc1 result b []\nc1 follows - tools\n"
 		grow       = "c0 sent a " + `{"server":"common","nonce":"a","do":"grow"}` + "\n" + runs + "c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\n"
@@ -100,6 +101,10 @@ func TestJudge(t *testing.T) {
 		{"log messages", join + logs + "c0 logged a\n" + logged, nil},
 		{"a log message that is missing", join + logs + logged, []int{5}},
 		{"a log message after the result", join + logs + logged + "c0 logged a", []int{5}},
+		{"another's log message, of the same principal", join + says + "c1 logged a\n" + good, nil},
+		{"another's log message, of the same principal, on a process of two", "c.1 join - stdio\nc.1 sent b {\"server\":\"common\"}\ncommon/1 began b\nc.1 left - vanish\n" +
+			join + says + "c1 logged a\n" + good, []int{3}},
+		{"another principal's log message", "c.1 join - stdio\n" + join + says + "c.1 logged a\n" + good, []int{3}},
 		{"another's log message", join + logs + "c0 logged a\nc1 logged a\n" + logged, []int{3}},
 		{"an update of nothing that was asked for", join + touch + "c1 updated a own\n" + good, []int{3}},
 		{"a shared process", join + "c0 sent a {\"server\":\"own\"}\nc1 sent b {\"server\":\"own\"}\nown/1 began a\nown/1 began b\nc0 left - vanish\nc1 left - vanish", []int{3}},
