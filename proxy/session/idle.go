@@ -115,11 +115,16 @@ func (u *upstreamConn) lookAt(a *attempt) {
 	}
 	a.busy = busy
 	idle := u.s.now() - time.Duration(u.idle.used.Load())
+	if busy || idle < limit {
+		u.s.subscriptions.wakeDozing(u)
+	}
 	switch {
 	case busy:
 		a.look.Reset(max(limit/8, time.Millisecond))
 	case idle < limit:
 		a.look.Reset(limit - idle)
+	case u.lazy() && u.s.subscriptions.doze(u):
+		a.look.Reset(dozeTime)
 	case a.peer.Retire(lastWords):
 		u.restLocked(a)
 	default: // it sends something at this moment
@@ -128,9 +133,15 @@ func (u *upstreamConn) lookAt(a *attempt) {
 	}
 }
 
+// dozeTime is how long the ends of listens for changes of lists may take before the next look.
+const dozeTime = 50 * time.Millisecond
+
 // busyLocked reports whether anything keeps the upstream awake.
 func (u *upstreamConn) busyLocked(a *attempt) bool {
 	calls, requests := a.peer.Open() // subscriptions are calls
+	if calls > 0 && u.lazy() {
+		calls -= u.s.subscriptions.listsOnly(u)
+	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
 	return a.entered.Load() > 0 || calls+requests > 0 || len(u.held) > 0 || len(u.idle.suspended) > 0 ||
 		u.s.tasks.isUnfinishedAt(u) || u.s.clientTasks.isUnfinishedAt(u) || u.s.resourceSubs.of(u) != nil

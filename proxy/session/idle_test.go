@@ -3,6 +3,7 @@ package session
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +65,7 @@ func TestRest(t *testing.T) {
 		if a, b := w.streams("a"), w.streams("b"); a != 1 || b != 2 {
 			t.Errorf("%d and %d streams, want 1 and 2", a, b)
 		}
-		got := w.upstream("b").take()
+		got := slices.DeleteFunc(w.upstream("b").take(), func(m string) bool { return strings.Contains(m, "tools/list") }) // which may come at any time
 		for i, want := range []string{`"initialize"`, `"notifications/initialized"`, `"logging/setLevel","params":{"level":"error"}`, `"tools/call"`} {
 			if i >= len(got) || !strings.Contains(got[i], want) {
 				t.Fatalf("message %d is not %s: %q", i, want, got)

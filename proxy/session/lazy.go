@@ -96,6 +96,11 @@ func (u *upstreamConn) learn(ctx context.Context, who asker) (*lists.Entry, *fai
 		return e, nil
 	}
 	asking := u.beginTrial(who)
+	if u.s.router.Catalog.Any(u.key(who.view)) != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, otherPatience)
+		defer cancel()
+	}
 	select {
 	case <-asking.Done:
 	case <-ctx.Done():
@@ -109,6 +114,10 @@ func (u *upstreamConn) learn(ctx context.Context, who asker) (*lists.Entry, *fai
 	}
 	return asking.Entry, nil
 }
+
+// otherPatience bounds the wait for what an upstream says to clients with the same capabilities, if
+// it is known what it says to others. A change is told later.
+const otherPatience = 2 * time.Second
 
 // beginTrial begins a trial of the upstream, which is told the client's capabilities, unless one is
 // under way.

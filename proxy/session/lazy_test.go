@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -237,6 +238,62 @@ func TestListeningForListsStartsNothing(t *testing.T) {
 			t.Errorf("its server got %s", got)
 		}
 		w.wantStreams("b", 1, 0)
+	})
+}
+
+// A listen for changes of lists keeps nothing awake, and is opened again with the server. One for a
+// resource keeps its server awake.
+func TestListeningForListsLetsRest(t *testing.T) {
+	p := &Router{}
+	for _, n := range []string{"a", "b"} {
+		p.Upstreams = append(p.Upstreams, Upstream{Name: n, Lazy: true, IdleStop: time.Minute})
+	}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		w.took(listenLists)
+		for round := range 3 {
+			w.took(`{"jsonrpc":"2.0","id":` + strconv.Itoa(round) + `,"method":"tools/call","params":{"name":"a__echo"}}`)
+			if got := strings.Join(w.upstream("a").take(), "\n"); strings.Count(got, "subscriptions/listen") != 1 {
+				t.Errorf("round %d: its server got %s", round, got)
+			}
+			time.Sleep(50 * time.Second)
+			w.wantStreams("a", round+2, 1)
+			time.Sleep(time.Minute)
+			w.wantStreams("a", round+2, 0)
+		}
+		if got := w.client.take(); len(got) > 0 {
+			t.Errorf("the client got %s", got)
+		}
+		w.took(`{"jsonrpc":"2.0","id":"r","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":["test://a/t/1"]}}}`)
+		time.Sleep(time.Hour)
+		if _, open := w.streamsTo("a"); open != 1 {
+			t.Errorf("%d streams are open", open)
+		}
+	})
+}
+
+// An upstream that is known and hangs now delays nobody who only looks.
+func TestKnownUpstreamHangs(t *testing.T) {
+	inLazyEras(t, []string{"a", "hung"}, func(w *world) {
+		w.publish("a", "hung")
+		w.took(w.hello())
+		w.silent("hung", "")
+		if w.era == mcp.Legacy {
+			other := w.next()
+			defer other.leave()
+			d, _ := other.took(strings.Replace(w.hello(), `"capabilities":{}`, `"capabilities":{"roots":{}}`, 1))
+			wantTook(t, "the start with other capabilities", d, 2*time.Second)
+		}
+		next := w.next()
+		defer next.leave()
+		d, _ := next.took(next.hello())
+		wantTook(t, "the start", d, 0)
+		d, got := next.took(listsTools)
+		if wantTook(t, "the list", d, 0); !strings.Contains(got, "hung__echo") {
+			t.Error(got)
+		}
 	})
 }
 

@@ -246,7 +246,9 @@ func observeSent(pc *peer.Call) {
 func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	c := callOf(pc)
 	s := c.conn.s
-	c.conn.noteUse()
+	if c.Method != mcp.MethodListen { // whose end may be for a rest
+		c.conn.noteUse()
+	}
 	tell := s.router.Hooks.CallEnded
 	if tell == nil && c.trace == nil {
 		return

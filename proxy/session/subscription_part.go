@@ -28,6 +28,9 @@ type subscriptionPart struct {
 	honoured mcp.Filter // the filter that it acknowledged last
 	missed   bool       // notifications may have been lost, and the client was not notified
 	rested   bool       // the upstream was not asked since it has no server; see rest
+	dozing   bool       // it is not to listen, so that the upstream can rest
+
+	stopListening context.CancelFunc // ends the current listen; nil while there is none
 }
 
 // A part that ended is repeated after about resubscribeFirst, then after twice that, up to
@@ -51,7 +54,14 @@ func (part *subscriptionPart) run(ctx context.Context) {
 		params := jsonrpc.Set(nil,
 			jsonrpc.Value{Key: "_meta", Text: part.sub.meta},
 			jsonrpc.Value{Key: "notifications", Text: part.want.Text()})
-		answer, err := part.conn.askFor(ctx, part.receive, mcp.MethodListen, params)
+		listening, stop := context.WithCancel(ctx)
+		part.listens(stop)
+		answer, err := part.conn.askFor(listening, part.receive, mcp.MethodListen, params)
+		stop()
+		dozes := part.listens(nil)
+		if err != nil && dozes && ctx.Err() == nil {
+			continue
+		}
 		if err != nil {
 			return
 		}
@@ -65,17 +75,35 @@ func (part *subscriptionPart) run(ctx context.Context) {
 	}
 }
 
-// rest waits while the upstream has no server and the part is only for changes of its lists, which
-// the catalog answers. It returns false if ctx ends.
+// listens notes the function that ends the current listen, nil if there is none, and reports
+// whether the part dozes.
+func (part *subscriptionPart) listens(stop context.CancelFunc) (dozes bool) {
+	mu := &part.sub.s.subscriptions.mu
+	mu.Lock()
+	defer mu.Unlock()
+	part.stopListening = stop
+	return part.dozing
+}
+
+// rest waits while the upstream has no server, or is to have none, and the part is only for changes
+// of its lists, which the catalog answers. It returns false if ctx ends.
 func (part *subscriptionPart) rest(ctx context.Context) bool {
-	for part.want.OnlyLists() && part.conn.isIdle() {
-		mu := &part.sub.s.subscriptions.mu
+	mu := &part.sub.s.subscriptions.mu
+	for part.want.OnlyLists() {
+		idle := part.conn.isIdle()
 		mu.Lock()
+		if !idle && !part.dozing {
+			mu.Unlock()
+			return true
+		}
 		part.answered, part.honoured, part.rested = true, part.want, true
 		part.sub.poke()
 		mu.Unlock()
 		select {
 		case <-part.wake: // it has a stream now
+			mu.Lock()
+			part.dozing = false
+			mu.Unlock()
 		case <-ctx.Done():
 			return false
 		case <-part.conn.ctx.Done():

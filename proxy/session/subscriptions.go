@@ -97,6 +97,48 @@ func (subs *subscriptions) resume(u *upstreamConn) {
 	}
 }
 
+// listsOnly returns how many listens are open at an upstream that are only for changes of lists.
+// They do not keep a lazy upstream awake.
+func (subs *subscriptions) listsOnly(u *upstreamConn) (n int) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	for _, part := range subs.partsLocked(u) {
+		if part.want.OnlyLists() && part.stopListening != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// doze ends these listens, and reports whether there were any.
+func (subs *subscriptions) doze(u *upstreamConn) (any bool) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	for _, part := range subs.partsLocked(u) {
+		if !part.want.OnlyLists() || part.stopListening == nil || part.dozing {
+			continue
+		}
+		select {
+		case <-part.wake: // it came while the part listened
+		default:
+		}
+		part.dozing, any = true, true
+		part.stopListening()
+	}
+	return any
+}
+
+// wakeDozing makes parts listen again whose upstream is in use after all.
+func (subs *subscriptions) wakeDozing(u *upstreamConn) {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
+	for _, part := range subs.partsLocked(u) {
+		if part.dozing {
+			part.resume(0)
+		}
+	}
+}
+
 // returned makes the subscriptions listen again to upstreams that are back, all at the same time.
 // The client is then notified once of all that it may have missed, however long the acknowledgments
 // take.
