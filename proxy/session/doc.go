@@ -30,6 +30,8 @@
 //     proxy/catalog.
 //   - initialize.go: the description of the upstreams for the client. startup.go: how they start for
 //     that. late.go: upstreams that missed a deadline.
+//   - lazy.go: upstreams that start when they are needed. trial.go: trial sessions for the catalog, which
+//     is in proxy/lists.
 //   - upstream_conn.go: one upstream. upstream_receive.go: its messages. upstream_info.go: its
 //     description of itself. upstream_set.go: the set of upstreams. idle.go: how it rests when nobody
 //     needs it.
@@ -58,6 +60,15 @@
 // After one timeout, later requests skip an upstream until it answers: they ask only the others,
 // and the session asks it in the background. When it answers, the client gets a list_changed.
 //
+// # Lazy upstreams
+//
+// With several upstreams, a lazy one has no stream until a request needs it. Until its own server has
+// answered, the session takes its description, its lists and its names from the catalog of the
+// router. Only trials put something into the catalog: sessions of the router itself with one
+// upstream, which are told nothing of a client but its capabilities. The first requests on a new
+// stream of the legacy era are for its lists. What differs from what the client has seen is a
+// list_changed, and what differs from the catalog begins a trial.
+//
 // # Subscriptions
 //
 // A subscription is a request that stays open. Each upstream has a part of it, which is a
@@ -79,6 +90,8 @@
 //   - one for each background request to an upstream
 //   - one while a list_changed is held back
 //   - one for each upstream connection that is about to be opened again
+//
+// Trials outlive sessions. Shutdown of the Router waits for them.
 //
 // The goroutine that reads from the client never waits for an upstream, so that cancellations
 // always pass. It waits for the client only if thousands of answers are unread, and not for long.
