@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +40,7 @@ func (f *File) Read() (string, error) {
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.Path)
 	if err != nil {
-		return "", withoutPath(err)
+		return "", WithoutPath(err)
 	}
 	if !info.Mode().IsRegular() { // a pipe would block, and cannot be read again
 		return "", errors.New("not a regular file")
@@ -73,13 +74,13 @@ func same(a, b fs.FileInfo) bool {
 func read(path string, maxSize int) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return "", withoutPath(err)
+		return "", WithoutPath(err)
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, int64(maxSize)+1))
 	switch {
 	case err != nil:
-		return "", withoutPath(err)
+		return "", WithoutPath(err)
 	case len(text) > maxSize:
 		return "", fmt.Errorf("more than %d bytes", maxSize)
 	}
@@ -90,12 +91,35 @@ func read(path string, maxSize int) (string, error) {
 	return value, nil
 }
 
-// withoutPath returns a file's error without the path, which the caller adds.
-func withoutPath(err error) error {
+// WithoutPath returns a file's error without the path, which the caller adds.
+func WithoutPath(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
 	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err
+	}
 	return err
+}
+
+// Replace writes a file with mode 0600 atomically. Errors do not have the path.
+func Replace(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new") // mode 0600
+	if err != nil {
+		return WithoutPath(err)
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // unless it was renamed
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return WithoutPath(err)
 }
 
 // Token returns a function that returns the current bearer token in a file. It returns nil for no file. Errors name the

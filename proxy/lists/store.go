@@ -19,6 +19,7 @@ import (
 	"github.com/gofrs/flock"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -52,7 +53,7 @@ func newKey() []byte {
 // OpenStore returns the store in a directory, which it creates if necessary.
 func OpenStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, withoutPath(err)
+		return nil, secretfile.WithoutPath(err)
 	}
 	s := &Store{dir: dir}
 	unlock, err := s.lock()
@@ -63,10 +64,10 @@ func OpenStore(dir string) (*Store, error) {
 	s.key, err = os.ReadFile(s.file(keyFile))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(s.key) != sha256.Size {
 		s.key = newKey()
-		err = s.write(keyFile, s.key)
+		err = secretfile.Replace(s.file(keyFile), s.key)
 	}
 	if err != nil {
-		return nil, withoutPath(err)
+		return nil, secretfile.WithoutPath(err)
 	}
 	return s, nil
 }
@@ -77,17 +78,9 @@ func (s *Store) file(name string) string { return filepath.Join(s.dir, name) }
 func (s *Store) lock() (unlock func(), err error) {
 	f := flock.New(s.file(lockFile), flock.SetPermissions(0o600))
 	if err := f.Lock(); err != nil {
-		return nil, withoutPath(err)
+		return nil, secretfile.WithoutPath(err)
 	}
 	return func() { _ = f.Unlock() }, nil
-}
-
-// withoutPath returns an error without the path, which names the user.
-func withoutPath(err error) error {
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return fmt.Errorf("%s: %w", p.Op, p.Err)
-	}
-	return err
 }
 
 // Digest returns the digest of an upstream's configuration. It says nothing about the configuration
@@ -189,7 +182,7 @@ func (s *Store) load(log *slog.Logger) []record {
 		err = fmt.Errorf("it has version %d", c.Version)
 	}
 	if err != nil {
-		log.Debug("catalog file ignored", "err", withoutPath(err))
+		log.Debug("catalog file ignored", "err", secretfile.WithoutPath(err))
 		return nil
 	}
 	usable := c.Entries[:0]
@@ -247,28 +240,5 @@ func (s *Store) save(records []record) error {
 	if err := encoder.Encode(contents{format, all}); err != nil {
 		return err
 	}
-	return s.write(entriesFile, text.Bytes())
-}
-
-// write replaces a file atomically.
-func (s *Store) write(name string, text []byte) error {
-	f, err := os.CreateTemp(s.dir, name+".*.new") // mode 0600
-	if err != nil {
-		return withoutPath(err)
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // unless it was renamed
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), s.file(name))
-	}
-	if err != nil {
-		return withoutPath(err)
-	}
-	return nil
+	return secretfile.Replace(s.file(entriesFile), text.Bytes())
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"github.com/zalando/go-keyring"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"golang.org/x/oauth2"
 )
 
@@ -216,7 +218,7 @@ func (s *Store) read(k key) ([]byte, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, withoutPath(err)
+		return nil, secretfile.WithoutPath(err)
 	}
 	defer file.Close()
 	info, err := file.Stat()
@@ -299,22 +301,7 @@ func (s *Store) write(k key, text []byte) error {
 	if s.Keyring {
 		return keyring.Set(service, k.name(), string(text))
 	}
-	f, err := os.CreateTemp(s.Dir, k.name()+".*.new") // mode 0600
-	if err != nil {
-		return withoutPath(err)
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // unless it was renamed
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), s.place(k))
-	}
-	return withoutPath(err)
+	return secretfile.Replace(s.place(k), text)
 }
 
 // remove deletes a record, if there is one.
@@ -327,13 +314,5 @@ func (s *Store) remove(k key) (err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, keyring.ErrNotFound) {
 		return nil
 	}
-	return withoutPath(err)
-}
-
-// withoutPath returns a file's error without the path, which the caller adds.
-func withoutPath(err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err
-	}
-	return err
+	return secretfile.WithoutPath(err)
 }
