@@ -35,6 +35,9 @@ func (c *Caching) Partial() { c.Add(Caching{}) }
 // private.
 func (c *Caching) Public() bool { return c.public }
 
+// Fresh reports whether the answer may still be used.
+func (c Caching) Fresh() bool { return c.ttl > 0 }
+
 // Aged returns the caching of an answer that was given some time ago.
 func (c Caching) Aged(by time.Duration) Caching {
 	c.ttl = max(c.ttl-max(by, 0).Milliseconds(), 0)

@@ -166,7 +166,7 @@ func (u *upstreamConn) fromCatalog(ctx context.Context, k catalog.Kind, who aske
 		return nil, u.lateFailure()
 	}
 	l := e.Lists[k]
-	if l == nil {
+	if l == nil || !u.isFresh(l.Caching, e) {
 		return nil, nil
 	}
 	if t, listed := u.lists.table(who.view, k); listed && t.Digest != l.Table.Digest && !u.lists.stale(who.view, k) {
@@ -178,6 +178,12 @@ func (u *upstreamConn) fromCatalog(ctx context.Context, k catalog.Kind, who aske
 	}, nil
 }
 
+// isFresh reports whether a server allows an answer in an entry to be used now. Only those of the
+// modern era say so (2026-07-28 server/utilities/caching).
+func (u *upstreamConn) isFresh(c catalog.Caching, e *lists.Entry) bool {
+	return u.era == mcp.Legacy || c.Public() && c.Aged(time.Since(e.Asked)).Fresh()
+}
+
 // introducedByCatalog returns a lazy upstream's description without starting it for the session. ok
 // is false if the session's own server is to say.
 func (u *upstreamConn) introducedByCatalog(ctx context.Context, who asker) (said json.RawMessage, failed *failure, ok bool) {
@@ -185,8 +191,11 @@ func (u *upstreamConn) introducedByCatalog(ctx context.Context, who asker) (said
 		return nil, nil, false
 	}
 	e, f := u.learn(ctx, who)
-	if e == nil {
+	switch {
+	case e == nil:
 		return nil, f, true
+	case !u.isFresh(catalog.CachingOf(e.Introduction), e):
+		return nil, nil, false
 	}
 	return e.Introduction, nil, true
 }

@@ -31,11 +31,15 @@ func inLazyEras(t *testing.T, names []string, test func(w *world)) {
 func public(name string) func(*party, *jsonrpc.Message) {
 	hand := echo(name)
 	return func(p *party, m *jsonrpc.Message) {
-		if p.era != mcp.Modern || !strings.HasSuffix(m.Method, "/list") {
+		rest := `,"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
+		switch {
+		case p.era == mcp.Modern && m.Method == mcp.MethodDiscover:
+			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{}}` + rest + `}`)
+			return
+		case p.era != mcp.Modern || !strings.HasSuffix(m.Method, "/list"):
 			hand(p, m)
 			return
 		}
-		rest := `,"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
 		switch m.Method {
 		case "tools/list":
 			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]` + rest + `}`)
@@ -104,6 +108,25 @@ func TestLookingStartsNothing(t *testing.T) {
 			w = w.next()
 			defer w.leave()
 		}
+	})
+}
+
+// A server of the modern era says how long its lists may be used. Then its clients ask it again.
+func TestListsOfTheModernEraExpire(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		time.Sleep(30 * time.Second)
+		if _, got := w.took(listsTools); !strings.Contains(got, `"ttlMs":30000`) {
+			t.Error(got)
+		}
+		w.wantStreams("a", 1, 0)
+		time.Sleep(30 * time.Second)
+		if _, got := w.took(listsTools); !strings.Contains(got, `"ttlMs":60000`) {
+			t.Error(got)
+		}
+		w.wantStreams("a", 2, 1)
 	})
 }
 
