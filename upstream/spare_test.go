@@ -5,6 +5,7 @@ package upstream
 import (
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -100,6 +101,14 @@ func TestSparesEnd(t *testing.T) {
 	r.quiet()
 }
 
+// isReady reports whether a process is a spare that has not exited.
+func isReady(r *rig, upstream string, pid int) bool {
+	sp := &r.host.spares
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	return slices.ContainsFunc(sp.pools[upstream].ready, func(s *spare) bool { return s.PID() == pid && !s.HasExited() })
+}
+
 // A spare that dies is replaced, and that is no failure. A client that comes just then gets a
 // server.
 func TestSpareDies(t *testing.T) {
@@ -108,7 +117,7 @@ func TestSpareDies(t *testing.T) {
 	r.host.Hooks = observe.Hooks{Happened: func(observe.Event) { told.Add(1) }, UpstreamEnded: func(observe.Upstream, observe.End) { told.Add(1) }}
 	first := spares(1)[0]
 	syscall.Kill(first, syscall.SIGKILL)
-	for alive(first) { // until the kernel knows; the host may not
+	for isReady(r, "fake", first) { // until the kernel says that all threads are gone; the host may not know it yet
 		runtime.Gosched()
 	}
 	c := r.start("a")
