@@ -41,6 +41,9 @@ func (s *session) noteCapabilities(initialize json.RawMessage) {
 	s.caps.Store(digestOf(capabilities))
 }
 
+// noCapabilitiesDigest is the digest of the capabilities of the router itself in views.
+var noCapabilitiesDigest = catalog.Digest(sha256.Sum256(noCapabilities))
+
 // digestOf returns the digest of capabilities for keys of the catalog: zero for none, which are
 // those of the router itself.
 func digestOf(capabilities json.RawMessage) *catalog.Digest {
@@ -57,7 +60,7 @@ func (u *upstreamConn) key(w *view) lists.Key {
 	k := lists.Key{Upstream: u.up.Name, Era: u.era}
 	switch caps := u.s.caps.Load(); {
 	case u.era == mcp.Modern && w != nil:
-		if k.Caps = w.caps; w.caps == sha256.Sum256(noCapabilities) {
+		if k.Caps = w.caps; w.caps == noCapabilitiesDigest {
 			k.Caps = catalog.Digest{}
 		}
 	case u.era == mcp.Legacy && caps != nil:

@@ -214,7 +214,9 @@ func (p *Router) serveLocked(c *configured) {
 	for _, u := range c.upstreams {
 		all = append(all, lists.Upstream{Name: u.Name, Digest: u.Digest, Allow: u.Allow, Deny: u.Deny})
 	}
-	p.Catalog.Changed = p.relisted
+	if p.Catalog.Changed == nil { // nothing uses the catalog yet
+		p.Catalog.Changed = p.relisted
+	}
 	p.Catalog.Serve(all)
 }
 
