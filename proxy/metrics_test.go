@@ -41,8 +41,8 @@ func TestMetricsOfCalls(t *testing.T) {
 	var r recorder
 	m := metrics.New("")
 	p, url := serve(t, config.Config{Upstreams: []config.Upstream{
-		{Name: "a", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
-		{Name: "b", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
+		{Name: "a", Start: "eager", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
+		{Name: "b", Start: "eager", Remote: config.Remote{URL: server.URL}, Era: "legacy"},
 	}}, r.joined(m))
 	client := connect(url)
 	if _, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "a__greet"}); err != nil {
