@@ -230,12 +230,10 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 }
 
 // Serve serves [Proxy.Handler] where Listen listens. It returns nil after Shutdown, or the first
-// error of a listener; the other listeners continue. In the background it asks the upstreams for
-// the lists that no earlier run has kept, one at a time.
+// error of a listener; the other listeners continue.
 func (p *Proxy) Serve() error {
 	p.start()
 	p.front.start(p.linked)
-	p.inside.run(func() { p.router.Learn(p.serving, false, 1) })
 	return p.web.serve()
 }
 
@@ -386,7 +384,7 @@ func (inProgram) Transport() string { return "program" }
 // Refresh asks all upstreams for their lists again, and returns when all have answered or ctx ends.
 func (p *Proxy) Refresh(ctx context.Context) {
 	p.start()
-	p.router.Learn(ctx, true, mostTrials)
+	p.router.Learn(ctx, mostTrials)
 }
 
 // Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are

@@ -172,13 +172,6 @@ func (c *Catalog) Keep(k Key) {
 	}
 }
 
-// Has reports whether there is an entry of exactly this key.
-func (c *Catalog) Has(k Key) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.entries[k] != nil
-}
-
 // All returns the entries of an upstream.
 func (c *Catalog) All(upstream string) map[Key]*Entry {
 	c.mu.Lock()

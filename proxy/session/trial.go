@@ -72,11 +72,10 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 	})
 }
 
-// Learn asks upstreams for their lists, for the catalog, as many at a time as atOnce says: those
-// that the catalog does not know, or all. It asks each twice, to find out whether its lists depend
-// on the capabilities of clients. It returns when all have answered or ctx ends. A router with one
-// upstream keeps no lists.
-func (p *Router) Learn(ctx context.Context, all bool, atOnce int) {
+// Learn asks all lazy upstreams for their lists again, for the catalog, as many at a time as atOnce
+// says. It asks each twice, to find out whether its lists depend on the capabilities of clients. It
+// returns when all have answered or ctx ends. A router with one upstream keeps no lists.
+func (p *Router) Learn(ctx context.Context, atOnce int) {
 	served := p.current()
 	if len(served.upstreams) < 2 && served.complete {
 		return
@@ -86,23 +85,32 @@ func (p *Router) Learn(ctx context.Context, all bool, atOnce int) {
 	defer wg.Wait()
 	for i := range served.upstreams {
 		up := &served.upstreams[i]
-		for _, capabilities := range []json.RawMessage{noCapabilities, allCapabilities} {
-			key := lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: *digestOf(capabilities)}
-			if !up.Lazy || !all && p.Catalog.Has(key) {
-				continue
-			}
-			select {
-			case places <- struct{}{}:
-			case <-ctx.Done():
-				return
-			}
-			wg.Go(func() {
-				defer func() { <-places }()
-				select {
-				case <-p.try(key, up, capabilities).Done:
-				case <-ctx.Done():
-				}
-			})
+		if !up.Lazy {
+			continue
+		}
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		wg.Go(func() {
+			defer func() { <-places }()
+			p.learn(ctx, up)
+		})
+	}
+}
+
+// learn asks one upstream for Learn, until it fails.
+func (p *Router) learn(ctx context.Context, up *Upstream) {
+	for _, capabilities := range []json.RawMessage{noCapabilities, allCapabilities} {
+		asking := p.try(lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: *digestOf(capabilities)}, up, capabilities)
+		select {
+		case <-asking.Done:
+		case <-ctx.Done():
+			return
+		}
+		if asking.Err != nil {
+			return
 		}
 	}
 }
