@@ -42,7 +42,11 @@ func isCancelled(o Event) bool {
 }
 
 // taskFailed reports whether an error belongs to what is asked of a task: it is another's, or its server or the
-// proxy, which remembers whose it is, may have been replaced since.
+// proxy, which remembers whose it is, may have been replaced since. A server has no result for a task that its client
+// cancelled.
 func (j *judge) taskFailed(r *record, f failure) bool {
+	if r.op.CancelTask > 0 && f.Message == taskCancelled {
+		return true
+	}
 	return f.Code == -32602 && (r.op.Theirs != "" || r.op.Task != "" && j.died(r.op.Server, r.sent))
 }

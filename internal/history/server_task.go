@@ -93,7 +93,7 @@ func (c *connection) aboutTask(m *message, p params) {
 	case "tasks/result":
 		<-t.ended
 		if t.result["structuredContent"] == nil {
-			c.reply(m, nil, object{"code": -32603, "message": "the task was cancelled"})
+			c.reply(m, nil, object{"code": -32603, "message": taskCancelled})
 			return
 		}
 		c.reply(m, object{"content": t.result["content"], "structuredContent": t.result["structuredContent"],
@@ -153,3 +153,6 @@ func (c *connection) cancelTask(m *message, t *task) {
 		c.reply(m, view, nil)
 	}
 }
+
+// taskCancelled is what a server says of the result of a cancelled task.
+const taskCancelled = "the task was cancelled"
