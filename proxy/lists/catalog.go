@@ -189,14 +189,15 @@ func (c *Catalog) All(upstream string) map[Key]*Entry {
 func (c *Catalog) put(k Key, e *Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if e.size() > maxEntry { // then each session's own server lists
+		c.log().Debug("lists not kept in the catalog: they are too long", "upstream", k.Upstream, "bytes", e.size())
+		e = &Entry{Introduction: e.Introduction, Capabilities: e.Capabilities, Asked: e.Asked}
+	}
 	old := c.entries[k]
 	switch {
 	case c.upstreams[k.Upstream] == nil: // removed meanwhile
 		return
-	case e.size() > maxEntry:
-		c.log().Debug("not kept in the catalog: its lists are too long", "upstream", k.Upstream, "bytes", e.size())
-		return
-	case old == nil && !c.roomLocked(k, e.size()):
+	case !c.roomLocked(k, e.size()):
 		c.log().Debug("not kept in the catalog: it is full", "upstream", k.Upstream)
 		return
 	case old != nil && old.equal(e): // so that sessions share the tables
@@ -217,12 +218,15 @@ func (c *Catalog) putLocked(k Key, e *Entry) {
 	c.version.Add(1)
 }
 
-// roomLocked makes room for another entry, for which it forgets the oldest of the same upstream and
-// era. It reports whether there is room.
+// roomLocked makes room for the entry of a key, for which it forgets the oldest of the same upstream
+// and era if there are too many. It reports whether there is room.
 func (c *Catalog) roomLocked(k Key, size int) bool {
 	bytes, entries := size, 0
 	var oldest Key
 	for at, e := range c.entries {
+		if at == k { // which it replaces
+			continue
+		}
 		bytes += e.size()
 		if at.Upstream != k.Upstream || at.Era != k.Era {
 			continue

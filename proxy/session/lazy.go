@@ -44,8 +44,8 @@ func (s *session) noteCapabilities(initialize json.RawMessage) {
 // noCapabilitiesDigest is the digest of the capabilities of the router itself in views.
 var noCapabilitiesDigest = catalog.Digest(sha256.Sum256(noCapabilities))
 
-// digestOf returns the digest of capabilities for keys of the catalog: zero for none, which are
-// those of the router itself.
+// digestOf returns the digest of capabilities for keys of the catalog. It is zero for a client
+// without any.
 func digestOf(capabilities json.RawMessage) *catalog.Digest {
 	d := new(catalog.Digest)
 	if capabilities = bytes.TrimSpace(capabilities); len(capabilities) > 0 && string(capabilities) != "{}" {
