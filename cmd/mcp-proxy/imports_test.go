@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"internal/jsonrpc/wsconn":   {"internal/jsonrpc"},
 	"internal/glob":             {},
 	"proxy/catalog":             {"internal/glob", "internal/jsonrpc", "internal/mcp"},
-	"proxy/lists":               {"internal/jsonrpc", "internal/mcp", "internal/secretfile", "proxy/catalog"},
+	"proxy/lists":               {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/secretfile", "proxy/catalog", "proxy/policy"},
 	"proxy/policy":              {"internal/glob", "internal/identity"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/lists", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},

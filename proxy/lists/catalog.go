@@ -18,16 +18,16 @@ type Key struct {
 	Caps     catalog.Digest // of the capabilities that the upstream was told; zero: the router's own
 }
 
-// An Upstream is an upstream whose entries a catalog keeps.
-type Upstream struct {
+// A Served is an upstream whose entries a catalog keeps.
+type Served struct {
 	Name        string
 	Digest      string // of its configuration, see [Store.Digest]; "": its entries are never written to a file
 	Allow, Deny []string
 }
 
-func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
+func (u *Served) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
 
-func (u *Upstream) equal(other *Upstream) bool {
+func (u *Served) equal(other *Served) bool {
 	return other != nil && u.Digest == other.Digest && slices.Equal(u.Allow, other.Allow) && slices.Equal(u.Deny, other.Deny)
 }
 
@@ -45,7 +45,7 @@ type Catalog struct {
 	Changed func(upstream string) // called in a goroutine of its own after an entry changed; may be nil
 
 	mu        sync.Mutex // guards the fields below; nothing else is locked under it
-	upstreams map[string]*Upstream
+	upstreams map[string]*Served
 	entries   map[Key]*Entry
 	asking    map[Key]*Asking
 	version   atomic.Int64         // counts changes of entries
@@ -56,12 +56,12 @@ type Catalog struct {
 
 // Serve makes these the upstreams of the catalog. It reads the entries of new ones from the file,
 // and forgets the others, as well as those of upstreams whose configuration has changed.
-func (c *Catalog) Serve(all []Upstream) {
+func (c *Catalog) Serve(all []Served) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.upstreams
-	c.upstreams = make(map[string]*Upstream, len(all))
-	fresh := make(map[string]*Upstream) // by digest
+	c.upstreams = make(map[string]*Served, len(all))
+	fresh := make(map[string]*Served) // by digest
 	for _, u := range all {
 		c.upstreams[u.Name] = &u
 		if old := before[u.Name]; !u.equal(old) {

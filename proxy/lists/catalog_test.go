@@ -66,7 +66,7 @@ func TestStoreKeepsEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &Catalog{Store: s}
-		c.Serve([]Upstream{{Name: "a", Digest: s.Digest([]byte(configuration)), Deny: []string{"hidden"}}, {Name: "far"}})
+		c.Serve([]Served{{Name: "a", Digest: s.Digest([]byte(configuration)), Deny: []string{"hidden"}}, {Name: "far"}})
 		return c
 	}
 	first, e := open("1"), entryOf(t, "x", "y")
@@ -107,14 +107,14 @@ func TestBrokenFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &Catalog{Store: s}
-		c.Serve([]Upstream{{Name: "a", Digest: digest}})
+		c.Serve([]Served{{Name: "a", Digest: digest}})
 		if got := c.Get(keyOf("a")); got != nil {
 			t.Errorf("%q has %+v", text, got)
 		}
 		c.learn(keyOf("a"), entryOf(t, "x"))
 		c.Save()
 		c.Serve(nil)
-		c.Serve([]Upstream{{Name: "a", Digest: digest}})
+		c.Serve([]Served{{Name: "a", Digest: digest}})
 		if got := namesIn(c.Get(keyOf("a"))); got != "x" {
 			t.Errorf("after %q there is %s", text, got)
 		}
@@ -134,7 +134,7 @@ func TestProxiesShareADirectory(t *testing.T) {
 				return
 			}
 			c := &Catalog{Store: s}
-			c.Serve([]Upstream{{Name: "mine", Digest: s.Digest([]byte(name))}})
+			c.Serve([]Served{{Name: "mine", Digest: s.Digest([]byte(name))}})
 			for range 20 {
 				c.learn(keyOf("mine"), entryOf(t, name))
 				c.Save()
@@ -148,7 +148,7 @@ func TestProxiesShareADirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &Catalog{Store: s}
-		c.Serve([]Upstream{{Name: "again", Digest: s.Digest([]byte(name))}})
+		c.Serve([]Served{{Name: "again", Digest: s.Digest([]byte(name))}})
 		if got := namesIn(c.Get(keyOf("again"))); got != name {
 			t.Errorf("%s has %s", name, got)
 		}
@@ -169,7 +169,7 @@ func TestNoDirectory(t *testing.T) {
 // Capabilities without an entry of their own have that of others once two say the same.
 func TestEntriesOfCapabilities(t *testing.T) {
 	c := new(Catalog)
-	c.Serve([]Upstream{{Name: "a"}, {Name: "b"}})
+	c.Serve([]Served{{Name: "a"}, {Name: "b"}})
 	roots, sampling := keyOf("a"), keyOf("a")
 	roots.Caps[0], sampling.Caps[0] = 1, 2
 	want := func(want map[Key]string) {
@@ -198,7 +198,7 @@ func TestEntriesOfCapabilities(t *testing.T) {
 // Of two trials at once there is one. A failed one leaves what is known.
 func TestOneTrialAtATime(t *testing.T) {
 	c := new(Catalog)
-	c.Serve([]Upstream{{Name: "a"}})
+	c.Serve([]Served{{Name: "a"}})
 	var n int
 	gate := make(chan struct{})
 	ask := func() (*Entry, error) { n++; <-gate; return entryOf(t, "x"), nil }
@@ -225,7 +225,7 @@ func TestChangesAreRare(t *testing.T) {
 			defer mu.Unlock()
 			at = append(at, time.Since(began))
 		}}
-		c.Serve([]Upstream{{Name: "a"}})
+		c.Serve([]Served{{Name: "a"}})
 		for _, tool := range []string{"1", "2", "3", "3"} {
 			c.learn(keyOf("a"), entryOf(t, tool))
 			time.Sleep(time.Second)
@@ -244,7 +244,7 @@ func TestChangesAreRare(t *testing.T) {
 // A hostile server cannot fill the catalog.
 func TestBounds(t *testing.T) {
 	c := new(Catalog)
-	c.Serve([]Upstream{{Name: "a"}, {Name: "b"}})
+	c.Serve([]Served{{Name: "a"}, {Name: "b"}})
 	c.learn(keyOf("a"), entryOf(t, strings.Repeat("x", maxEntry)))
 	if got := c.Get(keyOf("a")); got == nil || got.Introduction == nil || got.Lists[catalog.Tools] != nil {
 		t.Errorf("of too long lists there is %+v", got)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -129,10 +128,16 @@ type AnswerError struct{ Wire json.RawMessage }
 func (e *AnswerError) Error() string { return string(e.Wire) }
 
 // Unsupported reports whether the upstream does not know the method.
-func (e *AnswerError) Unsupported() bool {
-	code, _ := jsonrpc.Member(e.Wire, "code")
-	return string(code) == fmt.Sprint(jsonrpc.CodeMethodNotFound)
+func (e *AnswerError) Unsupported() bool { return IsUnsupported(e.Wire) }
+
+// IsUnsupported reports whether an error says that the upstream does not know the method.
+func IsUnsupported(wire json.RawMessage) bool {
+	code, _ := jsonrpc.Member(wire, "code")
+	return string(code) == noMethod
 }
+
+// noMethod is [jsonrpc.CodeMethodNotFound] as it is written in an error.
+const noMethod = "-32601"
 
 // Errors of Collect.
 var (

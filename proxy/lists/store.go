@@ -103,7 +103,7 @@ type record struct {
 }
 
 // recordOf returns the record of an entry.
-func recordOf(k Key, u *Upstream, e *Entry) record {
+func recordOf(k Key, u *Served, e *Entry) record {
 	r := record{
 		Digest: u.Digest, Era: k.Era, Caps: k.Caps, CapsText: hex.EncodeToString(k.Caps[:]), Asked: e.Asked,
 		Introduction: string(e.Introduction), Lists: make(map[string]string),
@@ -130,7 +130,7 @@ func (r *record) isText() bool {
 }
 
 // entry returns the entry of a record for an upstream, nil if it is unusable.
-func (r *record) entry(u *Upstream) *Entry {
+func (r *record) entry(u *Served) *Entry {
 	e, err := NewEntry(json.RawMessage(r.Introduction))
 	if err != nil {
 		return nil

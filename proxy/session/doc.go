@@ -25,22 +25,19 @@
 //   - lookup.go, owner.go: the upstream that has a tool, a prompt or a resource.
 //   - policy.go: what of all this a client may see and use. abandoned.go: what still counts after the
 //     client has left. roots.go: how often upstreams are notified of roots.
-//   - list.go, fanout.go: merged lists, and requests to many upstreams. view.go: the lists of upstreams.
-//     news.go: the list changes that clients are notified of. Operations on lists as values are in
-//     proxy/catalog.
-//   - initialize.go: the description of the upstreams for the client. startup.go: how they start for
-//     that. late.go: upstreams that missed a deadline.
-//   - lazy.go: upstreams that start when they are needed. trial.go: trial sessions for the catalog, which
-//     is in proxy/lists.
+//   - list.go: merged lists. initialize.go: the description of the upstreams for the client. startup.go:
+//     how they start for that. What a session knows of lists, and who is told of changes, is in
+//     proxy/lists; operations on lists as values are in proxy/catalog.
+//   - trial.go: trial sessions for the catalog.
 //   - upstream_conn.go: one upstream. upstream_receive.go: its messages. upstream_info.go: its
-//     description of itself. upstream_set.go: the set of upstreams. idle.go: how it rests when nobody
+//     description of itself. upstream_lists.go: how package lists sees it. upstream_set.go: the set of
+//     upstreams. idle.go: how it rests when nobody
 //     needs it.
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
 //   - timer.go: timeouts of requests. observe.go, in_flight.go, trace.go: reports for operators.
-//   - router.go: all sessions. memory.go: what sessions share. resolution.go: the target of a name, as
-//     far as sessions know.
+//   - router.go: all sessions.
 //
 // # Eras
 //
@@ -49,25 +46,13 @@
 // the host knows the era of its server. The ids of both eras are in one table.
 //
 // One session of the modern era may serve many clients. Upstreams may show them different lists,
-// depending on their capabilities: a view is what clients with the same capabilities see.
+// depending on their capabilities.
 //
-// # Upstreams that come, go and are late
+// # Upstreams that come and go
 //
 // Update replaces the set of upstreams, Returned reports that a link is back. An upstream set is
 // immutable: a session gets another one, and a request keeps the one with which it began. An
 // upstream that stays keeps its stream when its names change.
-//
-// After one timeout, later requests skip an upstream until it answers: they ask only the others,
-// and the session asks it in the background. When it answers, the client gets a list_changed.
-//
-// # Lazy upstreams
-//
-// With several upstreams, a lazy one has no stream until a request needs it. Until its own server has
-// answered, the session takes its description, its lists and its names from the catalog of the
-// router. Only trials put something into the catalog: sessions of the router itself with one
-// upstream, which are told nothing of a client but its capabilities. The first requests on a new
-// stream of the legacy era are for its lists. What differs from what the client has seen is a
-// list_changed, and what differs from the catalog begins a trial.
 //
 // # Subscriptions
 //

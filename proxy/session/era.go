@@ -10,12 +10,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // classify sets the era of a request: modern if _meta claims so, or if only that era has the
 // method. It stores the claim in the request, and returns what is wrong with it.
 func (s *session) classify(r *request) *jsonrpc.Error {
-	r.era, r.view = mcp.Legacy, &s.views.legacy
+	r.era = mcp.Legacy
 	surely := s.ofPrincipal || r.notes.Method.ModernOnly()
 	meta, err := r.notes.Claim()
 	switch {
@@ -24,12 +25,12 @@ func (s *session) classify(r *request) *jsonrpc.Error {
 	case err != nil:
 		return jsonrpc.InvalidParams(err.Error())
 	}
-	r.era, r.view = mcp.Modern, nil
+	r.era = mcp.Modern
 	r.clientClaim = claimOf(meta)
 	if bad := meta.Check(); bad != nil {
 		return bad
 	}
-	r.view = s.views.of(meta.Capabilities)
+	r.caps = lists.CapsOf(meta.Capabilities)
 	return nil
 }
 

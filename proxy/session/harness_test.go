@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -386,3 +387,10 @@ func (c *stuckConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return nil
 }
+
+// Values of package lists: how often names that nobody knows may make an upstream of the modern era
+// list anew, and how long calls go unchecked once it did not list its tools in time.
+const (
+	relist  = time.Second
+	relearn = time.Minute
+)

@@ -123,7 +123,7 @@ func (u *upstreamConn) lookAt(a *attempt) {
 		a.look.Reset(max(limit/8, time.Millisecond))
 	case idle < limit:
 		a.look.Reset(limit - idle)
-	case u.lazy() && u.s.subscriptions.doze(u):
+	case u.lists.IsLazy() && u.s.subscriptions.doze(u):
 		a.look.Reset(dozeTime)
 	case a.peer.Retire(lastWords):
 		u.restLocked(a)
@@ -139,7 +139,7 @@ const dozeTime = 50 * time.Millisecond
 // busyLocked reports whether anything keeps the upstream awake.
 func (u *upstreamConn) busyLocked(a *attempt) bool {
 	calls, requests := a.peer.Open() // subscriptions are calls
-	if calls > 0 && u.lazy() {
+	if calls > 0 && u.lists.IsLazy() {
 		calls -= u.s.subscriptions.listsOnly(u)
 	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })

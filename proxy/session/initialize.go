@@ -9,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -39,10 +40,10 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	if !again {
 		s.handshake.params, s.handshake.version = params, version
 		s.hello.Store(namedIn(params))
-		s.noteCapabilities(params)
+		s.lists.Initialized(params)
 		// Now, so that the client's next requests wait for them.
 		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns {
-			if !u.lazy() {
+			if !u.lists.IsLazy() {
 				u.openLocked()
 			}
 		}
@@ -52,18 +53,18 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"}
 	}
 	s.work(r, func(ctx context.Context) {
-		introduced := func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
-			if said, failed, ok := u.introducedByCatalog(ctx, asker{view: r.view, grant: r.grant}); ok {
+		introduced := func(u *upstreamConn, ctx context.Context) (json.RawMessage, *lists.Failure) {
+			if said, failed, ok := u.lists.Introduce(ctx, lists.Client{Caps: r.caps, Grant: r.grant}); ok {
 				return said, failed
 			}
 			return u.introduced(ctx)
 		}
-		if _, failed := s.startAll(ctx, r, starts, introduced); failed != nil {
+		if _, failed := s.startAll(ctx, r, lists.Starts, introduced); failed != nil {
 			s.mu.Lock()
 			s.handshake = handshake{level: s.handshake.level} // the client may try again
 			s.hello.Store(nil)
 			s.mu.Unlock()
-			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.wire})
+			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.Wire})
 			return
 		}
 		result := s.welcome(r.grant, version)
@@ -76,13 +77,13 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 // promised records the lists for which the client was promised list_changed.
 func (s *session) promised(result json.RawMessage) {
 	capabilities, _ := jsonrpc.Member(result, "capabilities")
-	var lists [catalog.Kinds]bool
+	var promised [catalog.Kinds]bool
 	for k := range catalog.Kinds {
 		list, _ := jsonrpc.Member(capabilities, k.Capability())
 		changes, _ := jsonrpc.Member(list, "listChanged")
-		lists[k] = string(changes) == "true"
+		promised[k] = string(changes) == "true"
 	}
-	s.listChanges.promise(lists)
+	s.lists.Promise(promised)
 }
 
 // negotiate returns the client's params with the version of the session: the client's own if we
@@ -126,10 +127,10 @@ func (s *session) clientReady() bool {
 // welcome returns the result of initialize.
 func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
 	set := s.upstreams.of(mcp.Legacy).visibleTo(g)
-	if u := set.only(); u != nil && u.says().result != nil {
-		return catalog.InVersion(u.says().result, version)
+	if u := set.only(); u != nil && u.lists.Says().Result != nil {
+		return catalog.InVersion(u.lists.Says().Result, version)
 	}
-	in := set.introduce(func(u *upstreamConn) json.RawMessage { return u.says().result })
+	in := set.introduce(func(u *upstreamConn) json.RawMessage { return u.lists.Says().Result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)
 	result = append(append(result, `,"capabilities":`...), in.Capabilities...)
 	result = append(append(result, `,"serverInfo":`...), s.router.serverInfo()...)
@@ -161,14 +162,14 @@ func (s *session) discover(r *request) *jsonrpc.Error {
 	}
 	meta := r.notes.Raw(mcp.InMeta)
 	s.work(r, func(ctx context.Context) {
-		said, failed := s.startAll(ctx, r, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *failure) {
-			if said, failed, ok := u.introducedByCatalog(ctx, r.asker()); ok {
+		said, failed := s.startAll(ctx, r, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *lists.Failure) {
+			if said, failed, ok := u.lists.Introduce(ctx, r.listClient()); ok {
 				return said, failed
 			}
 			return u.discover(ctx, meta)
 		})
 		if failed != nil {
-			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.wire})
+			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.Wire})
 			return
 		}
 		result := s.upstreams.of(mcp.Modern).visibleTo(r.grant).discovered(said)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 const listsTools = `{"jsonrpc":"2.0","id":"list","method":"tools/list"}`
@@ -134,7 +135,7 @@ func TestLateUpstreamComes(t *testing.T) {
 		if _, got := w.took(listsTools); !strings.Contains(got, "slow__echo") {
 			t.Error("listed", got)
 		}
-		if w.proxy.memory.wasLate("slow", starts) {
+		if w.proxy.memory.WasLate("slow", lists.Starts) {
 			t.Error("it counts as late")
 		}
 		next := w.next()
@@ -182,7 +183,7 @@ func TestLateList(t *testing.T) {
 		if _, got := w.took(listsTools); !strings.Contains(got, "b__echo") {
 			t.Error("listed", got)
 		}
-		if w.proxy.memory.wasLate("b", "tools/list") {
+		if w.proxy.memory.WasLate("b", "tools/list") {
 			t.Error("it counts as late")
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // list returns the handler that merges one kind of list.
@@ -19,7 +20,9 @@ func list(k catalog.Kind) handler {
 		case cursor != nil: // a merged list is one page, so no cursor is ours
 			return unknownCursor
 		}
-		s.work(r, func(ctx context.Context) { s.listAnew(ctx, r, k, asker{view: r.view, grant: r.grant, meta: meta}) })
+		s.work(r, func(ctx context.Context) {
+			s.listAnew(ctx, r, k, lists.Client{Caps: r.caps, Grant: r.grant, Meta: meta})
+		})
 		return nil
 	}
 }
@@ -34,21 +37,21 @@ func (r *request) readList() (cursor, meta json.RawMessage, err error) {
 
 // listAnew asks the upstreams for their lists and merges them. One that is dead or late is
 // left out. If no upstream could list anything, the answer is an error, never an empty list.
-func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, who asker) {
+func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, who lists.Client) {
 	listings, caching, failure := s.listAll(ctx, r.era, k, who)
 	if r.era == mcp.Legacy {
-		s.listChanges.answered(k)
+		s.lists.Answered(k)
 	}
 	if ctx.Err() != nil { // nobody wants to know
 		return
 	}
 	if failure != nil {
-		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failure.wire})
+		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failure.Wire})
 		return
 	}
 	merged, clashes := catalog.Merge(listings)
 	for _, name := range clashes {
-		if s.router.memory.warnOnce("clash " + k.Member() + name) {
+		if s.router.memory.WarnOnce("clash " + k.Member() + name) {
 			s.log.Warn("listed by two upstreams: the first one in the config answers", k.Key(), name)
 		}
 	}
@@ -69,17 +72,19 @@ var unknownCursor = jsonrpc.InvalidParams("unknown cursor")
 // listAll returns what each upstream that offers the kind lists, in config order, and how
 // all of it may be kept; or, if none could list, the first failure. Upstreams that are not
 // known yet have failed, but if no other answers it waits for them, too.
-func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who asker) ([]catalog.Listing, catalog.Caching, *failure) {
+func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who lists.Client) ([]catalog.Listing, catalog.Caching, *lists.Failure) {
 	patience, cancel := context.WithTimeout(ctx, s.router.listTimeout())
 	defer cancel()
 	for {
 		asOf := 0
 		if era == mcp.Legacy {
-			asOf = s.listChanges.want(k)
+			asOf = s.lists.Want(k)
 		}
-		set := s.upstreams.of(era).visibleTo(who.grant) // after that: what is announced later may not be in it
-		found, failed := gather(ctx, set, k.Method(), all,
-			func(ctx context.Context, u *upstreamConn) (*catalog.Listing, *failure) { return u.list(ctx, k, who) })
+		set := s.upstreams.of(era).visibleTo(who.Grant) // after that: what is announced later may not be in it
+		found, failed := lists.Gather(ctx, listsOf(set.conns), k.Method(), all,
+			func(ctx context.Context, i int) (*catalog.Listing, *lists.Failure) {
+				return set.conns[i].lists.List(ctx, k, who)
+			})
 		if ctx.Err() != nil {
 			return nil, catalog.Caching{}, nil // cancelled: nobody wants to know
 		}
@@ -99,12 +104,12 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who 
 type merging struct {
 	listings []catalog.Listing
 	caching  catalog.Caching
-	failure  *failure // the first
-	offered  bool     // somebody has such a list
-	answered bool     // somebody could say
+	failure  *lists.Failure // the first
+	offered  bool           // somebody has such a list
+	answered bool           // somebody could say
 }
 
-func (m *merging) result() ([]catalog.Listing, catalog.Caching, *failure) {
+func (m *merging) result() ([]catalog.Listing, catalog.Caching, *lists.Failure) {
 	if m.failure != nil && !m.offered {
 		return nil, catalog.Caching{}, m.failure
 	}
@@ -113,24 +118,24 @@ func (m *merging) result() ([]catalog.Listing, catalog.Caching, *failure) {
 
 // mergeParts puts together what upstreams said. For one that is still starting it takes
 // what anybody has seen of it last.
-func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf int, found []*catalog.Listing, failed []*failure) *merging {
+func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who lists.Client, asOf int, found []*catalog.Listing, failed []*lists.Failure) *merging {
 	m := new(merging)
 	for i, u := range set.conns {
 		f := failed[i]
-		li := who.visible(u, k, found[i])
-		m.answered = m.answered || f == nil || f.unsupported
+		li := u.lists.Visible(who, k, found[i])
+		m.answered = m.answered || f == nil || f.Unsupported
 		if f != nil {
-			li = u.standIn(k, who, f)
+			li = u.lists.StandIn(k, who, f)
 			m.failed(f)
 		}
 		if li == nil {
-			if !f.unsupported {
-				u.leftOut(k.Method(), f)
+			if !f.Unsupported {
+				u.lists.LeftOut(k.Method(), f)
 			}
-			s.listChanges.showed(u.shown, k, catalog.EmptyDigest, asOf)
+			s.lists.Showed(u.lists, k, catalog.EmptyDigest, asOf)
 			continue
 		}
-		s.listChanges.showed(u.shown, k, li.Digest, asOf)
+		s.lists.Showed(u.lists, k, li.Digest, asOf)
 		li.Prefix = set.prefix(k, i)
 		if k.IsNamed() && li.Prefix == "" {
 			li = li.Only(func(name string) bool { return catalog.Longest(set.prefixes, name) == "" }) // else another's
@@ -141,62 +146,20 @@ func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who asker, asOf i
 			m.caching.Add(li.Caching)
 		}
 	}
-	if err := set.unreached(who.grant); err != nil {
-		m.failed(ownFailure(err))
+	if err := set.unreached(who.Grant); err != nil {
+		m.failed(lists.FailureOf(err))
 	}
 	return m
 }
 
 // failed notes that a part is missing. An upstream that has no such list misses none.
-func (m *merging) failed(f *failure) {
-	if !f.unsupported {
+func (m *merging) failed(f *lists.Failure) {
+	if !f.Unsupported {
 		m.caching.Partial()
 	}
-	if m.failure == nil || m.failure.unsupported && !f.unsupported {
+	if m.failure == nil || m.failure.Unsupported && !f.Unsupported {
 		m.failure = f
 	}
 }
 
-// standIn returns what a merged list has in the place of an upstream that is late, nil for
-// nothing. The client hears of the upstream later.
-func (u *upstreamConn) standIn(k catalog.Kind, who asker, f *failure) *catalog.Listing {
-	if !f.late {
-		return nil
-	}
-	u.catchUp.missed(k, who, f)
-	if !u.starting() {
-		return nil
-	}
-	t := u.lists.recall(who.view, k)
-	if t == nil {
-		return nil
-	}
-	li := &catalog.Listing{Digest: t.Digest}
-	for _, e := range t.Entries {
-		if u.shows(k, e.Name) {
-			li.Entries = append(li.Entries, e)
-		}
-	}
-	li.Offered = len(li.Entries) > 0
-	return who.visible(u, k, li)
-}
-
-// refresh lists what is not known yet of upstreams, or has changed, so that a name or URI
-// can be looked up. It does not wait for an upstream that was late before: a call of a
-// known tool waits for its upstream, a look-up of an unknown one does not.
-func refresh(ctx context.Context, conns []*upstreamConn, who asker, ks ...catalog.Kind) {
-	fanOut(ctx, conns, func(within context.Context, u *upstreamConn) {
-		for _, k := range ks {
-			method := k.Method()
-			if u.late(method) {
-				continue
-			}
-			if !u.freshen(within, k, who) {
-				if late(within) && ctx.Err() == nil {
-					u.noteLate(method)
-				}
-				return
-			}
-		}
-	})
-}
+func all(int) bool { return true }

@@ -10,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -68,11 +69,11 @@ func (s *session) byName(r *request, k catalog.Kind, in mcp.Member) *jsonrpc.Err
 	if !ok {
 		return jsonrpc.InvalidParams(mcp.Missing("name").Error())
 	}
-	if u, original := r.upstreams.owner(r.view, r.grant, k, name); u != nil {
+	if u, original := r.upstreams.owner(r.caps, r.grant, k, name); u != nil {
 		return s.toTarget(r, target{k, in, name, false}, u, original)
 	}
 	s.work(r, func(ctx context.Context) {
-		u, original := r.upstreams.find(ctx, r.asker(), k, name)
+		u, original := r.upstreams.find(ctx, r.listClient(), k, name)
 		if err := s.toTarget(r, target{k, in, name, true}, u, original); err != nil {
 			s.fail(r, err)
 		}
@@ -115,7 +116,7 @@ func (s *session) toTarget(r *request, n target, u *upstreamConn, original strin
 	switch {
 	case !sure && !n.listed:
 		s.work(r, func(ctx context.Context) {
-			u.learnTools(ctx, r.asker())
+			u.lists.LearnTools(ctx, r.listClient())
 			if err := s.toTarget(r, target{n.kind, n.in, n.name, true}, u, original); err != nil {
 				s.fail(r, err)
 			}
@@ -139,12 +140,12 @@ func (n target) what() string {
 
 // owner finds a name in the tables of a view, as far as a client may see them. A sole upstream with
 // bare names needs no table.
-func (set *upstreamSet) owner(w *view, g *policy.Grant, k catalog.Kind, name string) (*upstreamConn, string) {
+func (set *upstreamSet) owner(caps catalog.Digest, g *policy.Grant, k catalog.Kind, name string) (*upstreamConn, string) {
 	if u := set.only(); u != nil && set.prefixes[0] == "" {
-		return u, set.former(w, k, name)
+		return u, set.former(caps, k, name)
 	}
 	var room [someUpstreams]catalog.Offer
-	i, original := catalog.Owner(set.offers(w, k, room[:0]), name, set.offersTo(g, k))
+	i, original := catalog.Owner(set.offers(caps, k, room[:0]), name, set.offersTo(g, k))
 	if set.unsure(i, name, original) {
 		return nil, ""
 	}
@@ -161,9 +162,9 @@ func (set *upstreamSet) unsure(i int, name, original string) bool {
 const someUpstreams = 8
 
 // offers appends the lists of a kind of all upstreams, as a view knows them.
-func (set *upstreamSet) offers(w *view, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
+func (set *upstreamSet) offers(caps catalog.Digest, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
 	for i, u := range set.conns {
-		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.table(w, k)})
+		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.lists.Table(caps, k)})
 	}
 	return to
 }
@@ -178,19 +179,19 @@ func (set *upstreamSet) at(i int) *upstreamConn {
 
 // former returns the sole upstream's own name for a name that a client may know from when there
 // were several.
-func (set *upstreamSet) former(w *view, k catalog.Kind, name string) string {
+func (set *upstreamSet) former(caps catalog.Digest, k catalog.Kind, name string) string {
 	u := set.conns[0]
 	if !set.s.upstreams.follows || !catalog.MayBeFormer(u.up.Name, name) {
 		return name
 	}
-	return u.table(w, k).Former(u.up.Name, name)
+	return u.lists.Table(caps, k).Former(u.up.Name, name)
 }
 
 // find is owner after listing the upstreams whose lists are unknown or stale, first those with the
 // prefix of the name. If one of those cannot list now, it gets the request, so that the client gets
 // its error. A name that the catalog does not have may be new: it starts the lazy upstreams with its
 // prefix, and no others.
-func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
+func (set *upstreamSet) find(ctx context.Context, who lists.Client, k catalog.Kind, name string) (*upstreamConn, string) {
 	prefix := catalog.Longest(set.prefixes, name)
 	named := set.named(prefix)
 	if prefix != "" {
@@ -198,17 +199,17 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 			return u, original
 		}
 		for _, u := range named {
-			if u.lists.stale(who.view, k) {
+			if u.lists.IsStale(who.Caps, k) {
 				return u, strings.TrimPrefix(name, prefix)
 			}
 		}
 	}
-	refresh(ctx, set.conns, who, k)
+	lists.Refresh(ctx, listsOf(set.conns), who, k)
 	if u, original := set.ownerIn(ctx, named, who, k, name); u != nil {
 		return u, original
 	}
 	var room [someUpstreams]catalog.Offer
-	i := catalog.BareOwner(set.offers(who.view, k, room[:0]), name, set.offersTo(who.grant, k))
+	i := catalog.BareOwner(set.offers(who.Caps, k, room[:0]), name, set.offersTo(who.Grant, k))
 	if set.unsure(i, name, name) {
 		return nil, ""
 	}
@@ -217,13 +218,14 @@ func (set *upstreamSet) find(ctx context.Context, who asker, k catalog.Kind, nam
 
 // ownerIn is owner after listing upstreams whose lists are unknown or stale. If that does not help
 // it starts those that are lazy.
-func (set *upstreamSet) ownerIn(ctx context.Context, conns []*upstreamConn, who asker, k catalog.Kind, name string) (*upstreamConn, string) {
-	refresh(ctx, conns, who, k)
-	u, original := set.owner(who.view, who.grant, k, name)
+func (set *upstreamSet) ownerIn(ctx context.Context, conns []*upstreamConn, who lists.Client, k catalog.Kind, name string) (*upstreamConn, string) {
+	lists.Refresh(ctx, listsOf(conns), who, k)
+	u, original := set.owner(who.Caps, who.Grant, k, name)
 	if u == nil {
-		who.own = true
-		refresh(ctx, slices.DeleteFunc(slices.Clone(conns), func(u *upstreamConn) bool { return !u.lazy() || u.answers() }), who, k)
-		u, original = set.owner(who.view, who.grant, k, name)
+		who.Own = true
+		silent := slices.DeleteFunc(slices.Clone(conns), func(u *upstreamConn) bool { return !u.lists.IsLazy() || u.lists.Answers() })
+		lists.Refresh(ctx, listsOf(silent), who, k)
+		u, original = set.owner(who.Caps, who.Grant, k, name)
 	}
 	return u, original
 }
@@ -300,8 +302,8 @@ func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
 		return nil
 	}
 	s.work(r, func(ctx context.Context) {
-		refresh(ctx, set.conns, r.asker(), catalog.Resources, catalog.Templates)
-		if u := set.ownerOf(r.view, uri); u != nil {
+		lists.Refresh(ctx, listsOf(set.conns), r.listClient(), catalog.Resources, catalog.Templates)
+		if u := set.ownerOf(r.caps, uri); u != nil {
 			s.forward(r, u)
 			return
 		}
@@ -344,8 +346,8 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 	var alive, others, tardy []*upstreamConn
 	for _, u := range set.conns {
 		switch {
-		case !u.says().offers("resources"):
-		case u.late(catalog.Resources.Method()):
+		case !u.lists.Says().Offers("resources"):
+		case u.lists.IsLate(catalog.Resources.Method()):
 			tardy = append(tardy, u)
 		case u.alive():
 			alive = append(alive, u)
@@ -360,9 +362,9 @@ func (set *upstreamSet) withResources() []*upstreamConn {
 }
 
 // ownerOf finds a URI, or the text of a template, in the tables of a view.
-func (set *upstreamSet) ownerOf(w *view, uri string) *upstreamConn {
+func (set *upstreamSet) ownerOf(caps catalog.Digest, uri string) *upstreamConn {
 	var listed, matching [someUpstreams]catalog.Offer
-	return set.at(catalog.OwnerOfURI(set.offers(w, catalog.Resources, listed[:0]), set.offers(w, catalog.Templates, matching[:0]), uri))
+	return set.at(catalog.OwnerOfURI(set.offers(caps, catalog.Resources, listed[:0]), set.offers(caps, catalog.Templates, matching[:0]), uri))
 }
 
 // checkHeaders compares the headers of a call with its arguments, for an upstream's tool. It
@@ -372,22 +374,15 @@ func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (ba
 	if k != catalog.Tools || r.msg.Headers == nil {
 		return nil, true
 	}
-	t := u.table(r.view, catalog.Tools)
+	t := u.lists.Table(r.caps, catalog.Tools)
 	bad, err := catalog.Disagrees(t.Mirrors(tool), r.msg.Headers, r.notes)
 	if err != nil {
 		bad = jsonrpc.InvalidParams(err.Error())
 	}
-	return bad, t.Has(tool) && bad == nil || !u.lists.mayLearnTools(r.view)
+	return bad, t.Has(tool) && bad == nil || !u.lists.MayLearnTools(r.caps)
 }
 
-// learnTools lists the upstream's tools.
-func (u *upstreamConn) learnTools(ctx context.Context, who asker) {
-	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
-	defer cancel()
-	if !u.freshen(ctx, catalog.Tools, who) && late(ctx) {
-		u.lists.noteTooLate()
-	}
+// listClient returns for whom lists are asked to route r.
+func (r *request) listClient() lists.Client {
+	return lists.Client{Caps: r.caps, Grant: r.grant, Meta: r.identity()}
 }
-
-// asker returns the asker of the calls that route r.
-func (r *request) asker() asker { return asker{view: r.view, grant: r.grant, meta: r.identity()} }

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // When an upstream has asked a client something, the answer and the state of the request are only
@@ -101,7 +102,7 @@ func isGiven(value json.RawMessage) bool { return value != nil && string(value) 
 // readAnswered records the upstream that answered a read. If the last upstream that was asked has
 // no resources at all, the client gets the error that no upstream has this one.
 func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.Digest, uri string) {
-	if code, _ := jsonrpc.Member(answer.Error, "code"); string(code) == noMethod {
+	if lists.IsUnsupported(answer.Error) {
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}
 	if answer.Error == nil && r.sent != nil {
@@ -117,7 +118,7 @@ func (s *session) knownOwner(r *request, uri string) *upstreamConn {
 			return u
 		}
 	}
-	return r.upstreams.ownerOf(r.view, uri)
+	return r.upstreams.ownerOf(r.caps, uri)
 }
 
 // plainRead returns the params of a retry as those of a first read.

@@ -101,7 +101,7 @@ func (b *ownership) has(who identity.Principal, d catalog.Digest) bool {
 // noteOwner records that an upstream gave something to the client.
 func (u *upstreamConn) noteOwner(t ownedKind, text string) {
 	if u.s.router.Several.Load() {
-		u.s.router.memory.ownership.add(u.s.who.Principal, t.digest(u.up, text))
+		u.s.router.ownership.add(u.s.who.Principal, t.digest(u.up, text))
 	}
 }
 
@@ -118,7 +118,7 @@ func (u *upstreamConn) noteStateOwner(result json.RawMessage) {
 
 // mayUse reports whether the client may use a thing of an upstream.
 func (u *upstreamConn) mayUse(t ownedKind, text string) bool {
-	return !u.s.router.Several.Load() || u.s.router.memory.ownership.has(u.s.who.Principal, t.digest(u.up, text))
+	return !u.s.router.Several.Load() || u.s.router.ownership.has(u.s.who.Principal, t.digest(u.up, text))
 }
 
 // checkOwner returns the error for a request that uses a thing of another principal, as if the

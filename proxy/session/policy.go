@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -58,55 +59,42 @@ func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 // regrant notifies the client of the lists that differ from those under the policies before.
 func (s *session) regrant(before *policy.Policies) {
 	who := cmp.Or(s.lastSender.Load(), s.who)
-	s.listChanges.changed(s.upstreams.of(mcp.Legacy).differing(&s.views.legacy, before.For(who), s.grant()))
+	s.lists.TellWanted(s.upstreams.of(mcp.Legacy).differing(catalog.Digest{}, before.For(who), s.grant()))
 	for _, sub := range s.subscriptions.all() {
-		lists := s.upstreams.of(mcp.Modern).differing(sub.c.view, before.For(sub.who), sub.grant())
+		lists := s.upstreams.of(mcp.Modern).differing(sub.c.caps, before.For(sub.who), sub.grant())
 		s.subscriptions.regrant(sub, lists)
 	}
 }
 
 // differing returns the lists that two grants show differently. For an upstream that was never
 // listed, it compares whether they may show anything.
-func (set *upstreamSet) differing(w *view, a, b *policy.Grant) (lists [catalog.Kinds]bool) {
+func (set *upstreamSet) differing(caps catalog.Digest, a, b *policy.Grant) (lists [catalog.Kinds]bool) {
 	for _, u := range set.conns {
 		for k := range catalog.Kinds {
-			lists[k] = lists[k] || u.differs(w, k, a, b)
+			lists[k] = lists[k] || u.differs(caps, k, a, b)
 		}
 	}
 	return lists
 }
 
-func (u *upstreamConn) differs(w *view, k catalog.Kind, a, b *policy.Grant) bool {
-	kind := kindOf(k)
-	t := u.table(w, k)
+func (u *upstreamConn) differs(caps catalog.Digest, k catalog.Kind, a, b *policy.Grant) bool {
+	kind := lists.KindOf(k)
+	t := u.lists.Table(caps, k)
 	if t == nil {
 		return a.SeesAny(kind, u.up.Name) != b.SeesAny(kind, u.up.Name)
 	}
 	return slices.ContainsFunc(t.Entries, func(e catalog.Entry) bool {
 		name := ruleName(k, u, e.Name)
-		return u.shows(k, e.Name) && a.May(kind, name) != b.May(kind, name)
+		return u.lists.Shows(k, e.Name) && a.May(kind, name) != b.May(kind, name)
 	})
 }
 
-// kindOf returns the policy's constant for a kind.
-func kindOf(k catalog.Kind) policy.Kind {
-	switch k {
-	case catalog.Tools:
-		return policy.Tool
-	case catalog.Prompts:
-		return policy.Prompt
-	case catalog.Templates:
-		return policy.Template
-	}
-	return policy.Resource
-}
-
-// ruleName returns the name of a listed thing in rules.
+// ruleName returns the name of a listed thing in rules. A URI has no upstream.
 func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
-	if k.IsNamed() {
-		return policy.Name(u.up.Name, name)
+	if !k.IsNamed() {
+		return name
 	}
-	return name
+	return lists.RuleName(k, u.up.Name, name)
 }
 
 // visibleTo returns the upstream set as a client sees it, without the upstreams that have nothing
@@ -144,15 +132,7 @@ func (set *upstreamSet) offersTo(g *policy.Grant, k catalog.Kind) func(i int, na
 	if g == nil {
 		return nil
 	}
-	return func(i int, name string) bool { return g.May(kindOf(k), ruleName(k, set.conns[i], name)) }
-}
-
-// visible returns the part of an upstream's list that the asker may see.
-func (who asker) visible(u *upstreamConn, k catalog.Kind, li *catalog.Listing) *catalog.Listing {
-	if who.grant == nil || li == nil {
-		return li
-	}
-	return li.Only(func(name string) bool { return who.grant.May(kindOf(k), ruleName(k, u, name)) })
+	return func(i int, name string) bool { return g.May(lists.KindOf(k), ruleName(k, set.conns[i], name)) }
 }
 
 // denied reports whether the client must not use the target of a request. If only scopes are
@@ -161,9 +141,9 @@ func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name strin
 	if r.grant == nil {
 		return false, false
 	}
-	d := r.grant.Decide(kindOf(k), ruleName(k, u, name))
+	d := r.grant.Decide(lists.KindOf(k), ruleName(k, u, name))
 	if d.Allowed && k.IsNamed() && r.maybeFormer(k, u, name) {
-		d.Allowed = r.grant.May(kindOf(k), name)
+		d.Allowed = r.grant.May(lists.KindOf(k), name)
 	}
 	switch {
 	case !d.Allowed:
@@ -179,7 +159,7 @@ func (s *session) denied(r *request, k catalog.Kind, u *upstreamConn, name strin
 // one from when there were several: <upstream>__<name>. If a rule denies that, the name is unknown,
 // whether or not it exists.
 func (r *request) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool {
-	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.table(r.view, k).Has(name)
+	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.Table(r.caps, k).Has(name)
 }
 
 // soleOf returns the sole upstream for an unknown notification; nil for none.
@@ -349,7 +329,7 @@ func (s *session) noteUnknown(r *request, n target) {
 		return
 	}
 	set := s.upstreams.of(r.era)
-	if u, original := set.owner(r.view, nil, n.kind, n.name); u != nil {
+	if u, original := set.owner(r.caps, nil, n.kind, n.name); u != nil {
 		s.noteDenial(r, ruleName(n.kind, u, original))
 	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(r.upstreams.prefixes, n.name) {
 		s.noteDenial(r, "")

@@ -23,10 +23,10 @@ type request struct {
 	// Static after construction.
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
-	upstreams   *upstreamSet  // the upstreams when it came
-	view        *view         // the client's view of them; nil if its claim is invalid
-	grant       *policy.Grant // of the client; nil without policies
-	clientClaim               // modern era only
+	upstreams   *upstreamSet   // the upstreams when it came
+	caps        catalog.Digest // of the client's capabilities, see lists.Client
+	grant       *policy.Grant  // of the client; nil without policies
+	clientClaim                // modern era only
 
 	// retry means that only the upstream that asked for the request may get it; modern era only.
 	// Set before the request is forwarded.

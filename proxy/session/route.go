@@ -10,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // A handler begins to answer a request of the client, in each era that has its method. It must not
@@ -191,9 +192,9 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 	}
 	remember() // before alive is read: an upstream that becomes alive now gets it replayed
 	s.work(r, func(ctx context.Context) {
-		logging := s.upstreams.of(mcp.Legacy).visibleTo(r.grant).filter(func(u *upstreamConn) bool { return u.alive() && u.says().declares("logging") })
-		fanOut(ctx, logging, func(ctx context.Context, u *upstreamConn) {
-			_, _ = u.ask(ctx, r.Method, params) // the answer changes nothing
+		logging := s.upstreams.of(mcp.Legacy).visibleTo(r.grant).filter(func(u *upstreamConn) bool { return u.alive() && u.lists.Says().Declares("logging") })
+		lists.ForEach(ctx, listsOf(logging), func(ctx context.Context, i int) {
+			_, _ = logging[i].ask(ctx, r.Method, params) // the answer changes nothing
 		})
 		s.settle(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	})

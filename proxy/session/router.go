@@ -115,8 +115,9 @@ type Router struct {
 	draining   bool
 	secret     string // for the keys of principals; created when first needed
 
-	memory memory
-	trials trialSessions
+	memory    lists.Memory
+	ownership ownership // of principals, if there may be several
+	trials    trialSessions
 }
 
 // configured are the upstreams of a router at one time. It is immutable.
@@ -176,7 +177,7 @@ func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 	}
 	p.mu.Lock()
 	p.serveLocked(p.newConfigured(upstreams, unknown))
-	p.memory.retain(names, len(unknown) > 0)
+	p.memory.Retain(names, len(unknown) > 0)
 	p.mu.Unlock()
 	for _, s := range p.running() {
 		s.follow()
@@ -190,7 +191,7 @@ func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 // replay that; others start when they are needed. A client with a subscriptions/listen is notified
 // once, after all of them were asked to listen again, which is as soon.
 func (p *Router) Returned(upstreams ...string) {
-	p.memory.forgive(upstreams)
+	p.memory.Forgive(upstreams)
 	p.Catalog.Forget(upstreams)
 	for _, s := range p.running() {
 		s.relinked(upstreams)
@@ -210,9 +211,9 @@ func (p *Router) current() *configured {
 // serveLocked makes c the current configuration.
 func (p *Router) serveLocked(c *configured) {
 	p.configured = c
-	var all []lists.Upstream
+	var all []lists.Served
 	for _, u := range c.upstreams {
-		all = append(all, lists.Upstream{Name: u.Name, Digest: u.Digest, Allow: u.Allow, Deny: u.Deny})
+		all = append(all, lists.Served{Name: u.Name, Digest: u.Digest, Allow: u.Allow, Deny: u.Deny})
 	}
 	if p.Catalog.Changed == nil { // nothing uses the catalog yet
 		p.Catalog.Changed = p.relisted
@@ -300,6 +301,17 @@ func (p *Router) Shutdown(ctx context.Context) {
 	}
 }
 
+// Resolve returns the current target of a name of a kind, or of a URI. Templates count as
+// resources.
+func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
+	now := p.current()
+	var upstreams []lists.Named
+	for i, u := range now.upstreams {
+		upstreams = append(upstreams, lists.Named{Name: u.Name, Prefix: now.prefixes[i], Allows: u.allows})
+	}
+	return lists.Resolve(&p.memory, &p.Catalog, upstreams, now.complete, k, name)
+}
+
 func (p *Router) logger() *slog.Logger {
 	if p.Log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -337,4 +349,12 @@ func (p *Router) word(parts ...string) string {
 	p.mu.Unlock()
 	mac.Write([]byte(strings.Join(parts, "\x00")))
 	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(mac.Sum(nil)[:16])
+}
+
+// put sets an entry of a map, which is made when it is first needed.
+func put[K comparable, V any](m *map[K]V, k K, v V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+	(*m)[k] = v
 }

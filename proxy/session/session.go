@@ -13,7 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that a client
@@ -41,13 +41,10 @@ type session struct {
 
 	// Each has its own lock.
 	upstreams     upstreamSets
-	views         views         // the lists of upstreams
-	listChanges   listChanges   // pending notifications about them
+	lists         lists.Session // what upstreams list, and pending notifications about that
 	subscriptions subscriptions // in the modern era
 	roots         rootsChanges  // pending notifications about the client's roots
 	owners                      // which upstream has which tasks and resources
-
-	caps atomic.Pointer[catalog.Digest] // of the client's capabilities in initialize; nil before
 
 	dropped  atomic.Int64 // late and unknown messages
 	kept     atomic.Int64 // bytes of requests that the session keeps; see maxKept
@@ -111,7 +108,10 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
 		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to an unknown server request", m) },
 	})
-	s.listChanges.ctx, s.listChanges.wg, s.listChanges.tellClient = s.ctx, &s.wg, s.tell
+	s.lists.Begin(lists.Options{
+		Memory: &p.memory, Catalog: &p.Catalog, CatalogAge: p.CatalogAge, ListTimeout: p.listTimeout(), MaxBytes: p.queueBytes(),
+		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
+	})
 	s.upstreams.s = s
 	s.resourceSubs.kept = &s.kept
 	s.upstreams.hold(&configured{complete: true, settled: true})

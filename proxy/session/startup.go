@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // maxStart is how long upstreams may hold the client's initialize, whatever they
@@ -26,13 +27,13 @@ func (u *upstreamConn) startTimeout() time.Duration {
 // time. Those that were late before are waited for only if no other says anything; then
 // one is enough. Those that c's client does not see are left alone. The failure says why a
 // sole upstream cannot be started.
-func (s *session) startAll(ctx context.Context, r *request, method string, start starter) (map[*upstreamConn]json.RawMessage, *failure) {
+func (s *session) startAll(ctx context.Context, r *request, method string, start starter) (map[*upstreamConn]json.RawMessage, *lists.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, s.router.maxStart())
 	defer cancel()
-	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), results: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*failure)}
+	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), results: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*lists.Failure)}
 	for {
 		set := s.upstreams.of(r.era).visibleTo(r.grant)
-		unknown := !set.settled && !s.router.memory.wasLate("", starts)
+		unknown := !set.settled && !s.router.memory.WasLate("", lists.Starts)
 		st.begin(ctx, set, false)
 		if st.open == 0 && !unknown && len(st.results) == 0 {
 			unknown = !set.settled
@@ -49,8 +50,8 @@ func (s *session) startAll(ctx context.Context, r *request, method string, start
 			st.take(a)
 		case <-set.replaced:
 		case <-ctx.Done():
-			if late(ctx) && !set.settled {
-				s.router.memory.noteLate("", starts)
+			if lists.TimedOut(ctx) && !set.settled {
+				s.router.memory.NoteLate("", lists.Starts)
 			}
 			return st.results, st.failed[set.only()]
 		}
@@ -59,7 +60,7 @@ func (s *session) startAll(ctx context.Context, r *request, method string, start
 
 // A starter starts an upstream. It returns what that says of itself, nil for nothing, and
 // why it did not start, nil if it may start still.
-type starter func(*upstreamConn, context.Context) (json.RawMessage, *failure)
+type starter func(*upstreamConn, context.Context) (json.RawMessage, *lists.Failure)
 
 // A startup is the upstreams that startAll starts.
 type startup struct {
@@ -71,7 +72,7 @@ type startup struct {
 	open    int                    // waited for, and have not answered yet
 	tardy   int                    // likewise, of those that were late before
 	results map[*upstreamConn]json.RawMessage
-	failed  map[*upstreamConn]*failure
+	failed  map[*upstreamConn]*lists.Failure
 }
 
 // A started is what an upstream said, nil for nothing, and why.
@@ -79,7 +80,7 @@ type started struct {
 	conn   *upstreamConn
 	tardy  bool
 	result json.RawMessage
-	failed *failure
+	failed *lists.Failure
 }
 
 // over reports whether all were waited for.
@@ -104,7 +105,7 @@ func (st *startup) take(a started) {
 func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 	for _, u := range set.conns {
 		waits, seen := st.begun[u]
-		late := u.late(st.method)
+		late := u.lists.IsLate(st.method)
 		switch {
 		case waits || seen && !tardy:
 		case late && !tardy:
@@ -124,13 +125,13 @@ func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 
 // beginAside starts an upstream that nobody waits for.
 func (st *startup) beginAside(u *upstreamConn) {
-	if u.isIdle() {
-		u.beginTrial(asker{})
+	if u.lists.IsIdle() {
+		u.lists.Try(lists.Client{})
 		return
 	}
-	u.wakeUp()
+	u.WakeUp()
 	if u.era == mcp.Modern {
-		u.catchUp.ask(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
+		u.lists.Aside(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
 	}
 }
 
@@ -139,8 +140,8 @@ func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
 	within, cancel := context.WithTimeout(ctx, u.startTimeout())
 	defer cancel()
 	said, failed := st.insist(within, u)
-	if said == nil && failed == nil && late(within) && u.ctx.Err() == nil {
-		u.noteLate(st.method)
+	if said == nil && failed == nil && lists.TimedOut(within) && u.ctx.Err() == nil {
+		u.lists.NoteLate(st.method)
 		u.log.Info("upstream is still starting; the client continues without it")
 	}
 	select {
@@ -151,14 +152,14 @@ func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
 
 // insist starts one upstream. It starts a sole one again if that may help: nobody else can
 // answer.
-func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage, *failure) {
+func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage, *lists.Failure) {
 	var t trials
 	for {
 		said, f := st.start(u, ctx)
 		if f == nil || ctx.Err() != nil || st.s.upstreams.of(u.era).only() != u || !u.dialled() {
 			return said, nil
 		}
-		pause, again := t.next(f.wire)
+		pause, again := t.next(f.Wire)
 		if deadline, _ := ctx.Deadline(); !again || time.Until(deadline) <= pause {
 			return nil, f
 		}

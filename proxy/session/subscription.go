@@ -50,6 +50,7 @@ const (
 	// ackWithin bounds the wait for the acknowledgments of upstreams. Before it, up to ownersWithin
 	// is spent to find the upstreams of the resources.
 	ackWithin    = 500 * time.Millisecond
+	debounce     = 50 * time.Millisecond // of changes
 	ownersWithin = 200 * time.Millisecond
 )
 

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // A subscriptionPart is the part of one upstream in a subscription: a subscriptions/listen of the
@@ -90,7 +91,7 @@ func (part *subscriptionPart) listens(stop context.CancelFunc) (dozes bool) {
 func (part *subscriptionPart) rest(ctx context.Context) bool {
 	mu := &part.sub.s.subscriptions.mu
 	for part.want.OnlyLists() {
-		idle := part.conn.isIdle()
+		idle := part.conn.lists.IsIdle()
 		mu.Lock()
 		if !idle && !part.dozing {
 			mu.Unlock()
@@ -113,25 +114,17 @@ func (part *subscriptionPart) rest(ctx context.Context) bool {
 	return true
 }
 
-// asker returns the asker for the client of the subscription.
-func (part *subscriptionPart) asker() asker {
-	return asker{view: part.sub.c.view, grant: part.sub.grant(), meta: part.sub.identity}
+// client returns the client of the subscription.
+func (part *subscriptionPart) client() lists.Client {
+	return lists.Client{Caps: part.sub.c.caps, Grant: part.sub.grant(), Meta: part.sub.identity}
 }
 
 // verify notifies the client if a server that has started lists something else than the catalog.
 func (part *subscriptionPart) verify() {
-	u, who := part.conn, part.asker()
 	for k := range catalog.Kinds {
-		if !part.want.Lists[min(k, catalog.Resources)] {
-			continue
+		if part.want.Lists[min(k, catalog.Resources)] {
+			part.conn.lists.Verify(k, part.client())
 		}
-		u.catchUp.ask(k.Method(), func(ctx context.Context) {
-			li, _ := u.list(ctx, k, who)
-			if e := u.entry(who.view); li != nil && e != nil && e.Lists[k] != nil && li.Digest != e.Lists[k].Table.Digest {
-				u.s.subscriptions.changed(u, min(k, catalog.Resources))
-				u.doubt(k, who, u.table(who.view, k))
-			}
-		})
 	}
 }
 
@@ -139,7 +132,7 @@ func (part *subscriptionPart) verify() {
 // itself.
 func (part *subscriptionPart) ended(answer *jsonrpc.Message) (refused bool) {
 	switch code, _ := jsonrpc.Member(answer.Error, "code"); string(code) {
-	case noMethod, "-32602", "-32021", "-32022":
+	case "-32601", "-32602", "-32021", "-32022":
 		refused = true
 	}
 	mu := &part.sub.s.subscriptions.mu
@@ -258,8 +251,7 @@ func (part *subscriptionPart) acknowledged(m *jsonrpc.Message) {
 
 // changed notes that the upstream changed a list.
 func (part *subscriptionPart) changed(k catalog.Kind) {
-	part.conn.lists.changed(k)
-	part.conn.changedForAll(part.asker())
+	part.conn.lists.Changed(k, part.client())
 	mu := &part.sub.s.subscriptions.mu
 	mu.Lock()
 	defer mu.Unlock()
@@ -268,7 +260,7 @@ func (part *subscriptionPart) changed(k catalog.Kind) {
 
 // tellListLocked notifies the client of a change of a list, if it wants that.
 func (part *subscriptionPart) tellListLocked(k catalog.Kind) {
-	if part.want.Lists[k] && part.sub.grant().SeesAny(kindOf(k), part.conn.up.Name) {
+	if part.want.Lists[k] && part.sub.grant().SeesAny(lists.KindOf(k), part.conn.up.Name) {
 		var lists [catalog.Kinds]bool
 		lists[k] = true
 		part.sub.changeLocked(lists)
@@ -287,14 +279,14 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 	for _, u := range set.conns {
 		var f mcp.Filter
 		for k, wanted := range sub.want.Lists {
-			f.Lists[k] = wanted && u.says().offers(catalog.Kind(k).Capability())
+			f.Lists[k] = wanted && u.lists.Says().Offers(catalog.Kind(k).Capability())
 		}
 		wants[u] = f
 	}
-	who := asker{view: sub.c.view, grant: sub.grant(), meta: sub.identity}
+	who := lists.Client{Caps: sub.c.caps, Grant: sub.grant(), Meta: sub.identity}
 	set.findOwners(ctx, who, sub.want.URIs)
 	for _, uri := range sub.want.URIs {
-		for _, u := range set.watchersOf(who.view, uri) {
+		for _, u := range set.watchersOf(who.Caps, uri) {
 			f := wants[u]
 			f.URIs = append(f.URIs, uri)
 			wants[u] = f
@@ -312,17 +304,17 @@ func (sub *subscription) split(ctx context.Context, set *upstreamSet) map[*upstr
 }
 
 // findOwners lists the resources of the upstreams if the owner of one is unknown.
-func (set *upstreamSet) findOwners(ctx context.Context, who asker, uris []string) {
-	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.view, uri) == nil }) {
+func (set *upstreamSet) findOwners(ctx context.Context, who lists.Client, uris []string) {
+	if slices.ContainsFunc(uris, func(uri string) bool { return set.ownerOf(who.Caps, uri) == nil }) {
 		ctx, cancel := context.WithTimeout(ctx, ownersWithin)
 		defer cancel()
-		refresh(ctx, set.conns, who, catalog.Resources, catalog.Templates)
+		lists.Refresh(ctx, listsOf(set.conns), who, catalog.Resources, catalog.Templates)
 	}
 }
 
 // watchersOf returns the upstreams that may send updates of a resource.
-func (set *upstreamSet) watchersOf(w *view, uri string) []*upstreamConn {
-	if u := set.ownerOf(w, uri); u != nil {
+func (set *upstreamSet) watchersOf(caps catalog.Digest, uri string) []*upstreamConn {
+	if u := set.ownerOf(caps, uri); u != nil {
 		return []*upstreamConn{u}
 	}
 	return set.withResources()
@@ -338,7 +330,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if (u.says().result == nil || u.says().declaresTasks()) && u.mayUse(ownedTask, name) {
+		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresTasks()) && u.mayUse(ownedTask, name) {
 			found[u] = name
 		}
 	}

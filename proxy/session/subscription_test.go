@@ -388,7 +388,7 @@ func TestListenCancelledAtOnce(t *testing.T) {
 			t.Fatalf("%d subscriptions after the cancellation", n)
 		}
 		of := pr.Value.(*request)
-		r := &request{Request: pr, era: mcp.Modern, upstreams: of.upstreams, view: of.view}
+		r := &request{Request: pr, era: mcp.Modern, upstreams: of.upstreams, caps: of.caps}
 		r.msg = jsonrpc.NewRequest(pr.ID, pr.Method, mcp.SetMeta(decode(t, listenTools).Params, claim...))
 		r.notes = mcp.Read(r.msg)
 		if err := s.listen(r); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // maxTasks bounds the remembered tasks of one client, and maxKept their bytes.
@@ -200,7 +201,7 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 
 // refuseTask replaces an answer by an error, because no client could use the name of its task.
 func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
-	u.warnTooLong(method, "taskId")
+	u.lists.WarnTooLong(method, "taskId")
 	answer.Result, answer.Error = nil, jsonrpc.InvalidResponse(u.up.Name, `"taskId" `+mcp.ErrTooLong.Error()).Raw()
 }
 
@@ -289,22 +290,23 @@ func (s *session) listTasks(r *request) *jsonrpc.Error {
 	return nil
 }
 
-func haveTasks(u *upstreamConn) bool { return u.says().declares("tasks") }
+func haveTasks(u *upstreamConn) bool { return u.lists.Says().Declares("tasks") }
 
 // mergeTasks answers with the tasks of the upstreams that could list them, or, if none could, with
 // the first failure.
 func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessage) {
 	set := r.upstreams
-	found, failed := gather(ctx, set, r.Method, haveTasks, func(ctx context.Context, u *upstreamConn) (catalog.Collection, *failure) {
-		return u.pages(ctx, r.Method, "tasks", meta)
+	want := func(i int) bool { return haveTasks(set.conns[i]) }
+	found, failed := lists.Gather(ctx, listsOf(set.conns), r.Method, want, func(ctx context.Context, i int) (catalog.Collection, *lists.Failure) {
+		return set.conns[i].lists.Pages(ctx, r.Method, "tasks", meta)
 	})
 	var merged []json.RawMessage
-	var first *failure
+	var first *lists.Failure
 	answers := 0
 	for i, u := range set.conns {
 		switch f := failed[i]; {
 		case f != nil:
-			u.leftOut(r.Method, f)
+			u.lists.LeftOut(r.Method, f)
 			first = cmp.Or(first, f)
 		case haveTasks(u):
 			answers++
@@ -315,7 +317,7 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 				continue
 			}
 			if isTooLong(u.taskName(id)) {
-				u.warnTooLong(r.Method, "taskId")
+				u.lists.WarnTooLong(r.Method, "taskId")
 				continue
 			}
 			if id != "" {
@@ -325,7 +327,7 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 		}
 	}
 	if first != nil && answers == 0 {
-		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: first.wire})
+		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: first.Wire})
 		return
 	}
 	s.settle(r, jsonrpc.NewResult(r.ID, slices.Concat([]byte(`{"tasks":`), jsonrpc.Array(merged), []byte{'}'})))
@@ -391,10 +393,11 @@ func (s *session) findTask(ctx context.Context, r *request, id string) {
 // description is unknown. Those that cannot answer now come last: if none of the others knows the
 // task, the client should get their error.
 func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*upstreamConn {
-	silent := func(u *upstreamConn) bool { return u.says().result == nil && !u.late(mcp.MethodDiscover) }
-	fanOut(ctx, set.filter(silent), func(ctx context.Context, u *upstreamConn) { _, _ = u.discover(ctx, meta) })
+	silent := func(u *upstreamConn) bool { return u.lists.Says().Result == nil && !u.lists.IsLate(mcp.MethodDiscover) }
+	asked := set.filter(silent)
+	lists.ForEach(ctx, listsOf(asked), func(ctx context.Context, i int) { _, _ = asked[i].discover(ctx, meta) })
 	others := set.filter(silent)
-	known := set.filter(func(u *upstreamConn) bool { return u.says().declaresTasks() && !slices.Contains(others, u) })
+	known := set.filter(func(u *upstreamConn) bool { return u.lists.Says().DeclaresTasks() && !slices.Contains(others, u) })
 	slices.SortStableFunc(known, func(a, b *upstreamConn) int { return aliveFirst(a) - aliveFirst(b) })
 	return append(known, others...)
 }

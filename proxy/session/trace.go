@@ -74,9 +74,9 @@ func (c *call) target() string {
 func (r *request) listedBy(u *upstreamConn) *atomic.Value {
 	switch {
 	case r.tool != "":
-		return u.table(r.view, catalog.Tools).Kept(r.tool)
+		return u.lists.Table(r.caps, catalog.Tools).Kept(r.tool)
 	case r.prompt != "":
-		return u.table(r.view, catalog.Prompts).Kept(r.prompt)
+		return u.lists.Table(r.caps, catalog.Prompts).Kept(r.prompt)
 	}
 	return nil
 }

@@ -102,8 +102,8 @@ func (p *Router) Learn(ctx context.Context, atOnce int) {
 
 // learn asks one upstream for Learn, until it fails.
 func (p *Router) learn(ctx context.Context, up *Upstream) {
-	for _, capabilities := range []json.RawMessage{noCapabilities, allCapabilities} {
-		asking := p.try(lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: *digestOf(capabilities)}, up, capabilities)
+	for _, capabilities := range []json.RawMessage{lists.NoCapabilities, allCapabilities} {
+		asking := p.try(lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: lists.DigestOf(capabilities)}, up, capabilities)
 		select {
 		case <-asking.Done:
 		case <-ctx.Done():
@@ -115,12 +115,9 @@ func (p *Router) learn(ctx context.Context, up *Upstream) {
 	}
 }
 
-// noCapabilities and allCapabilities are those of the clients that Learn asks for. If an upstream
-// says the same to both, it says that to all clients.
-var (
-	noCapabilities  = json.RawMessage(`{}`)
-	allCapabilities = json.RawMessage(`{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`)
-)
+// allCapabilities are those of the other client that Learn asks for. If an upstream says the same to it
+// and to one without any, it says that to all clients.
+var allCapabilities = json.RawMessage(`{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`)
 
 // Listed returns when the lists of an upstream in the catalog were asked for last; zero: never.
 func (p *Router) Listed(upstream string) (last time.Time) {

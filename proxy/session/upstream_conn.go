@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // An upstreamConn is one session's connection to one upstream: at most one open stream, opened when
@@ -25,17 +26,9 @@ type upstreamConn struct {
 	ctx    context.Context // ends with the session, or when the upstream connection is hung up
 	cancel context.CancelFunc
 
-	// These have their own locks.
-	lists   *upstreamLists // the upstream's lists
-	shown   *shownLists    // the lists that the client has seen
-	catchUp catchUp        // notifications due to clients that did not wait for it
+	lists *lists.Upstream // what it says and lists; with a lock of its own
 
-	info  atomic.Pointer[serverInfo] // its last description of itself; see says
-	found atomic.Pointer[foundEntry] // of the catalog
-
-	// Logged once since its last start: that a message was dropped because the queue was full; that
-	// the upstream is missing in a list.
-	dropLogged, missingLogged atomic.Bool
+	dropLogged atomic.Bool // since its last start: a message was dropped because the queue was full
 
 	minted atomic.Int64 // last id; never reused, so that a late answer settles no other call
 	idle   idleWatch    // see idle.go
@@ -100,9 +93,9 @@ func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
 		s: s, era: set.era, up: up, log: s.log.With("upstream", up.Name),
 	}
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	u.lists = s.views.upstream(up.Name, u.era, &s.router.memory)
-	u.catchUp.u = u
-	u.shown = newShownLists()
+	u.lists = s.lists.New(lists.Config{
+		Name: up.Name, Era: u.era, Lazy: up.Lazy, Shared: up.Shared, Allows: up.allows, Log: u.log, Ctx: u.ctx,
+	}, u)
 	return u
 }
 
@@ -120,7 +113,7 @@ func (u *upstreamConn) openLocked() *attempt {
 		a := u.newAttempt()
 		if u.restsLocked() {
 			a.after = u.attempt
-			u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // as in ended
+			u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // as in ended
 		}
 		u.attempt = a
 		u.s.wg.Go(func() { u.run(a) })
@@ -159,8 +152,8 @@ func (u *upstreamConn) open() *attempt {
 	return u.openLocked()
 }
 
-// wakeUp opens the stream if necessary, and reports whether the upstream is ready.
-func (u *upstreamConn) wakeUp() (ready bool) {
+// WakeUp opens the stream if necessary, and reports whether the upstream is ready.
+func (u *upstreamConn) WakeUp() (ready bool) {
 	u.s.mu.Lock()
 	defer u.s.mu.Unlock()
 	return u.openLocked().ready
@@ -177,13 +170,13 @@ func (u *upstreamConn) isOpen(a *attempt) bool {
 	return !a.ended && !u.closed
 }
 
-// start opens the stream if necessary and waits until the upstream has answered initialize. It
+// Start opens the stream if necessary and waits until the upstream has answered initialize. It
 // returns the error for those who need the upstream.
-func (u *upstreamConn) start(ctx context.Context) *jsonrpc.Error {
+func (u *upstreamConn) Start(ctx context.Context) *jsonrpc.Error {
 	return u.await(ctx, u.open())
 }
 
-// await is start for an existing attempt.
+// await is Start for an existing attempt.
 func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	select {
 	case <-a.started:
@@ -191,7 +184,7 @@ func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 		defer u.s.mu.Unlock()
 		return a.err
 	case <-ctx.Done():
-		return u.slow()
+		return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}) // the start goes on
 	}
 }
 
@@ -254,7 +247,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 	a.conn = conn
 	if u.era == mcp.Modern {
 		u.dropLogged.Store(false)
-		u.missingLogged.Store(false)
+		u.lists.Started()
 		a.ready = true
 		close(a.started)
 		u.watchLocked(a)
@@ -358,7 +351,7 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 	if u.s.ctx.Err() == nil { // otherwise this side has left, and the server may continue
 		u.abandoned.end()
 	}
-	u.lists.changed(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may have other lists
+	u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may have other lists
 	return end
 }
 

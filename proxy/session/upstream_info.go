@@ -12,44 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
-// A serverInfo is an upstream's description of itself: its answer to initialize or server/discover.
-type serverInfo struct {
-	result       json.RawMessage // nil if there is none yet
-	capabilities map[string]json.RawMessage
-}
-
-// says returns the upstream's last description in this session, else the one in the catalog if it
-// starts only when it is needed.
-func (u *upstreamConn) says() serverInfo {
-	if info := u.info.Load(); info != nil {
-		return *info
-	}
-	if u.lazy() {
-		if e := u.entry(nil); e != nil {
-			return serverInfo{e.Introduction, e.Capabilities}
-		}
-	}
-	return serverInfo{}
-}
-
-// declares reports whether the upstream declared a capability.
-func (info serverInfo) declares(capability string) bool {
-	_, ok := info.capabilities[capability]
-	return ok
-}
-
-// offers is declares, but true for an upstream without a description, which may have the
-// capability.
-func (info serverInfo) offers(capability string) bool {
-	return info.result == nil || info.declares(capability)
-}
-
-// declaresTasks is declares for the extension of the modern era.
-func (info serverInfo) declaresTasks() bool {
-	tasks, _ := jsonrpc.Member(info.capabilities["extensions"], mcp.ExtensionTasks)
-	return tasks != nil
-}
-
 // initialized handles an upstream's answer to initialize.
 func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	if answer.Error != nil || answer.Result[0] != '{' { // it cannot be used
@@ -63,14 +25,14 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		}
 		return
 	}
-	u.note(answer.Result)
+	u.lists.Note(answer.Result)
 	// Now, because the client's next list waits for this, and acknowledges what was announced.
-	unseen := u.s.listChanges.unannounced(u.shown)
+	unseen := u.s.lists.Unannounced(u.lists)
 	u.s.mu.Lock()
 	u.dropLogged.Store(false)
-	u.missingLogged.Store(false)
+	u.lists.Started()
 	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
-	lazy := u.lazy()
+	lazy := u.lists.IsLazy()
 	if lazy {
 		u.listFirst(a)
 	}
@@ -82,7 +44,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.noteAliveLocked(a)
 	u.s.mu.Unlock()
 	if !lazy { // else listFirst compares
-		u.s.wg.Go(func() { u.catchUp.returned(a, unseen) })
+		u.s.wg.Go(func() { u.lists.Returned(unseen, func() bool { return u.isOpen(a) }) })
 	}
 }
 
@@ -94,15 +56,6 @@ func (u *upstreamConn) whyNotInitialized(failed json.RawMessage) *jsonrpc.Closed
 		return &jsonrpc.ClosedError{Cause: lost.Cause, Event: lost.Event}
 	}
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
-}
-
-// note stores an upstream's description, of either era.
-func (u *upstreamConn) note(result json.RawMessage) {
-	e, err := lists.NewEntry(result)
-	if err != nil {
-		u.log.Warn("unusable capabilities from upstream", "err", err)
-	}
-	u.info.Store(&serverInfo{e.Introduction, e.Capabilities})
 }
 
 // replayLocked sends the requests that restore the session's state at a restarted upstream: its log
@@ -118,7 +71,7 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 		}
 		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
 	}
-	if u.says().declares("logging") && u.s.handshake.level != nil {
+	if u.lists.Says().Declares("logging") && u.s.handshake.level != nil {
 		request(mcp.MethodSetLevel, u.s.handshake.level)
 	}
 	for _, params := range u.s.resourceSubs.of(u) {
@@ -127,7 +80,7 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 }
 
 // introduced starts an upstream that describes itself in initialize, and returns the description.
-func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failure) {
+func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {
 	u.s.mu.Lock()
 	a := u.attempt // initialize began it, and it may have failed already
 	if a == nil || a.counted {
@@ -136,14 +89,14 @@ func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *failur
 	a.counted = true
 	u.s.mu.Unlock()
 	if err := u.await(ctx, a); err != nil {
-		return nil, ownFailure(err)
+		return nil, lists.FailureOf(err)
 	}
-	return u.says().result, nil
+	return u.lists.Says().Result, nil
 }
 
 // discover asks an upstream for its description and stores it. It returns nil if there is no usable
 // answer, and a failure if the upstream is unreachable.
-func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *failure) {
+func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *lists.Failure) {
 	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
 	usable := err == nil && answer.Error == nil
 	if usable {
@@ -153,11 +106,11 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 	if !usable {
 		u.log.Debug("upstream cannot describe itself", "method", mcp.MethodDiscover, "err", err)
 		if err == nil && jsonrpc.IsClosed(answer.Error) {
-			return nil, &failure{wire: answer.Error}
+			return nil, &lists.Failure{Wire: answer.Error}
 		}
 		return nil, nil
 	}
-	u.note(answer.Result)
-	u.s.router.memory.noteInTime(u.up.Name, mcp.MethodDiscover)
+	u.lists.Note(answer.Result)
+	u.s.router.memory.NoteInTime(u.up.Name, mcp.MethodDiscover)
 	return answer.Result, nil
 }

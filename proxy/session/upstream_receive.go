@@ -8,6 +8,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // maxHeld bounds the messages of one upstream that are kept until the client is ready.
@@ -128,10 +129,9 @@ func (u *upstreamConn) handle(in incoming) {
 
 // changed notes that the upstream changed a list, and notifies the client if it may see any of it.
 func (u *upstreamConn) changed(k catalog.Kind) {
-	u.lists.changed(k)
-	u.changedForAll(u.ownAsker())
-	if u.s.grant().SeesAny(kindOf(k), u.up.Name) {
-		u.s.listChanges.tell(k)
+	u.lists.Changed(k, u.s.lists.Legacy())
+	if u.s.grant().SeesAny(lists.KindOf(k), u.up.Name) {
+		u.s.lists.TellChanged(k)
 	}
 }
 

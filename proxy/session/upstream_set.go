@@ -183,7 +183,6 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUpLocked(jsonrpc.CauseChanged)
 	s.owners.forget(u)
-	s.views.forget(u.lists)
 }
 
 // relinked is called when a lost link to upstreams is back. They may have changed without a
@@ -219,11 +218,7 @@ func (s *session) relinked(names []string) {
 
 // announce notifies the client to list again, because of these upstreams or of removed ones.
 func (s *session) announce(conns []*upstreamConn) {
-	var upstreams []*shownLists
-	for _, u := range conns {
-		upstreams = append(upstreams, u.shown)
-	}
-	s.listChanges.announce(upstreams)
+	s.lists.Announce(listsOf(conns))
 }
 
 // reopen opens the stream to an upstream at which the client has subscriptions, to replay them.
@@ -240,4 +235,14 @@ func (u *upstreamConn) reopen() {
 	if u.ctx.Err() == nil {
 		u.openLocked()
 	}
+}
+
+// filter returns the upstreams that are as asked for.
+func (set *upstreamSet) filter(are func(*upstreamConn) bool) (found []*upstreamConn) {
+	for _, u := range set.conns {
+		if are(u) {
+			found = append(found, u)
+		}
+	}
+	return found
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // offersByCaps makes an upstream list the tools of those who may sample, else those of
@@ -127,11 +126,13 @@ func TestMirrorsByCapabilities(t *testing.T) {
 	})
 }
 
-// Of many kinds of clients the last ones are remembered; the others are asked for
-// again, and so is nothing of an upstream that has gone.
+// remembered is how many kinds of clients package lists tells apart.
+const remembered = 16
+
+// Of many kinds of clients the last ones are remembered; the others are asked for again.
 func TestViewsAreBounded(t *testing.T) {
 	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
-		for n := range maxViews + 4 {
+		for n := range remembered + 4 {
 			caps := fmt.Sprintf(`{"experimental":{"n":%d}}`, n)
 			if got := w.ask(n, caps, "tools/call", `"name":"a__echo"`); !strings.Contains(got, `"by":"a"`) {
 				t.Error(got)
@@ -140,35 +141,5 @@ func TestViewsAreBounded(t *testing.T) {
 		if got := w.ask(0, `{"experimental":{"n":0}}`, "tools/call", `"name":"b__echo"`); !strings.Contains(got, `"by":"b"`) {
 			t.Error(got)
 		}
-		s := w.proxy.running()[0]
-		w.proxy.Update(w.proxy.Upstreams[1:], nil)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.views.modern) != maxViews || len(s.views.recent) != maxViews || len(w.proxy.memory.recent) != maxViews {
-			t.Error("views:", len(s.views.modern), len(s.views.recent), len(w.proxy.memory.recent))
-		}
-		for _, v := range s.views.modern {
-			if len(v.known) > 1 {
-				t.Error("known:", len(v.known))
-			}
-		}
-		if n := len(w.proxy.memory.tables); n > int(catalog.Kinds)*maxViews {
-			t.Error("tables:", n)
-		}
 	})
-}
-
-func TestRecent(t *testing.T) {
-	var r recent
-	for n := range maxViews {
-		if _, full := r.add(catalog.Digest{byte(n)}); full {
-			t.Error("full at", n)
-		}
-	}
-	if _, full := r.add(catalog.Digest{0}); full {
-		t.Error("what is used again needs no room")
-	}
-	if forgotten, full := r.add(catalog.Digest{99}); !full || forgotten != (catalog.Digest{1}) || len(r) != maxViews {
-		t.Error("forgotten:", forgotten[0], full, len(r))
-	}
 }

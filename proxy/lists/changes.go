@@ -1,4 +1,4 @@
-package session
+package lists
 
 import (
 	"context"
@@ -9,10 +9,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// listChanges is what the client has seen of merged lists, and how it is told that they have
-// changed. It is of the legacy era: in the modern one a client subscribes.
-type listChanges struct {
-	// Static after construction.
+// changes are what the client has seen of merged lists, and how it is told that they have changed.
+// They are of the legacy era: in the modern one a client subscribes.
+type changes struct {
 	ctx        context.Context // ends with the session
 	wg         *sync.WaitGroup
 	tellClient func(m *jsonrpc.Message) // waits for room
@@ -28,62 +27,54 @@ type listChanges struct {
 // shownLists is what the client has seen of the lists of one upstream.
 type shownLists [catalog.Kinds]struct {
 	digest    catalog.Digest
-	announced int // listChanges.announced when the client was told of it; 0: has listed since
-}
-
-// newShownLists is what the client has seen of another upstream: empty lists.
-func newShownLists() *shownLists {
-	of := new(shownLists)
-	for k := range of {
-		of[k].digest = catalog.EmptyDigest
-	}
-	return of
+	announced int // changes.announced when the client was told of it; 0: has listed since
 }
 
 // debounce is how long a list_changed is held back for others to join it. It
 // must stay well under the 100 ms that clients are promised.
 const debounce = 50 * time.Millisecond
 
-// promise notes of which lists the client was told that it will hear of changes.
-func (n *listChanges) promise(lists [catalog.Kinds]bool) {
+// Promise notes of which lists the client was told that it will hear of changes.
+func (n *changes) Promise(lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.promised = lists
 }
 
-// want notes that the client asks for a merged list. What is announced from here on,
+// Want notes that the client asks for a merged list. What is announced from here on,
 // which is after asOf, the client has to ask for again.
-func (n *listChanges) want(k catalog.Kind) (asOf int) {
+func (n *changes) Want(k catalog.Kind) (asOf int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.wanted[k] = true
 	return n.announced
 }
 
-// showed notes what of an upstream the client sees in a merged list, which it asked for
+// Showed notes what of an upstream the client sees in a merged list, which it asked for
 // when want said asOf.
-func (n *listChanges) showed(of *shownLists, k catalog.Kind, digest catalog.Digest, asOf int) {
+func (n *changes) Showed(u *Upstream, k catalog.Kind, digest catalog.Digest, asOf int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	of[k].digest = digest
-	if of[k].announced <= asOf {
-		of[k].announced = 0
+	of := &u.shown[k]
+	of.digest = digest
+	if of.announced <= asOf {
+		of.announced = 0
 	}
 }
 
-// answered notes that the client has seen a list, or that there is none: whoever comes
+// Answered notes that the client has seen a list, or that there is none: whoever comes
 // later is a change.
-func (n *listChanges) answered(k catalog.Kind) {
+func (n *changes) Answered(k catalog.Kind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.shown[k] = true
 }
 
-// announce tells the client that the lists which it has asked for are to be asked for
+// Announce tells the client that the lists which it has asked for are to be asked for
 // again, because of these upstreams or of some that are gone: once for each kind,
 // however many they are. Until the client has listed, a start of these upstreams is
 // no news.
-func (n *listChanges) announce(upstreams []*shownLists) {
+func (n *changes) Announce(upstreams []*Upstream) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.announced++
@@ -92,40 +83,40 @@ func (n *listChanges) announce(upstreams []*shownLists) {
 			continue
 		}
 		for _, of := range upstreams {
-			of[k].announced = n.announced
+			of.shown[k].announced = n.announced
 		}
 		n.tellLocked(k)
 	}
 }
 
-// unannounced returns the lists of an upstream whose change would be news to the client.
-func (n *listChanges) unannounced(of *shownLists) (lists [catalog.Kinds]bool) {
+// Unannounced returns the lists of an upstream whose change would be news to the client.
+func (n *changes) Unannounced(u *Upstream) (lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k := range lists {
-		lists[k] = of[k].announced == 0
+		lists[k] = u.shown[k].announced == 0
 	}
 	return lists
 }
 
-// matters reports whether the client waits for news of a list.
-func (n *listChanges) matters(k catalog.Kind) bool {
+// Matters reports whether the client waits for news of a list.
+func (n *changes) Matters(k catalog.Kind) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.shown[k] && n.promised[k]
 }
 
 // compare tells the client if what an upstream lists differs from what it has seen.
-func (n *listChanges) compare(of *shownLists, k catalog.Kind, digest catalog.Digest) {
+func (n *changes) compare(u *Upstream, k catalog.Kind, digest catalog.Digest) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.shown[k] && n.promised[k] && of[k].announced == 0 && digest != of[k].digest {
+	if n.shown[k] && n.promised[k] && u.shown[k].announced == 0 && digest != u.shown[k].digest {
 		n.tellLocked(k)
 	}
 }
 
-// changed tells the client of the lists that it has asked for and that have changed.
-func (n *listChanges) changed(lists [catalog.Kinds]bool) {
+// TellWanted tells the client of the lists that it has asked for and that have changed.
+func (n *changes) TellWanted(lists [catalog.Kinds]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k, yes := range lists {
@@ -135,14 +126,14 @@ func (n *listChanges) changed(lists [catalog.Kinds]bool) {
 	}
 }
 
-// tell sends one list_changed for all changes within the debounce.
-func (n *listChanges) tell(k catalog.Kind) {
+// TellChanged sends one list_changed for all changes within the debounce.
+func (n *changes) TellChanged(k catalog.Kind) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tellLocked(k)
 }
 
-func (n *listChanges) tellLocked(k catalog.Kind) {
+func (n *changes) tellLocked(k catalog.Kind) {
 	none := n.held == [catalog.Kinds]bool{}
 	n.held[min(k, catalog.Resources)] = true // there is one notification for both
 	if none && n.ctx.Err() == nil {
@@ -151,7 +142,7 @@ func (n *listChanges) tellLocked(k catalog.Kind) {
 }
 
 // flush sends what is held back when the debounce is over.
-func (n *listChanges) flush() {
+func (n *changes) flush() {
 	select {
 	case <-time.After(debounce):
 	case <-n.ctx.Done():

@@ -1,4 +1,4 @@
-package session
+package lists
 
 import (
 	"maps"
@@ -8,22 +8,21 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// A memory is what all sessions of a router remember of upstreams. It outlives them.
-type memory struct {
+// A Memory is what all sessions of a router remember of upstreams. It outlives them. The zero Memory
+// is empty.
+type Memory struct {
 	mu     sync.Mutex // guards the fields below; nothing else is locked under it
 	tables map[tableKey]*catalog.Table
-	recent recent           // of tables of the modern era
-	late   map[lateKey]bool // see late.go
-	warned map[string]bool  // of what a warning was given
-
-	ownership ownership // of principals, if there may be several; with a lock of its own
+	recent recent // of tables of the modern era
+	late   map[lateKey]bool
+	warned map[string]bool // of what a warning was given
 }
 
 // A tableKey names what upstreams list to clients with the same capabilities.
 type tableKey struct {
 	upstream string
 	kind     catalog.Kind
-	caps     catalog.Digest // of the capabilities, as in view
+	caps     catalog.Digest // of the capabilities; zero in the legacy era
 }
 
 // A lateKey is what an upstream was late for: a method, among them starts. The
@@ -31,7 +30,7 @@ type tableKey struct {
 type lateKey struct{ upstream, method string }
 
 // table returns the table last seen by any session, nil if there is none.
-func (m *memory) table(k tableKey) *catalog.Table {
+func (m *Memory) table(k tableKey) *catalog.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.tables[k]
@@ -39,7 +38,7 @@ func (m *memory) table(k tableKey) *catalog.Table {
 
 // keep keeps t as the table last seen, and returns it, or an equal one that is kept
 // already.
-func (m *memory) keep(k tableKey, t *catalog.Table) *catalog.Table {
+func (m *Memory) keep(k tableKey, t *catalog.Table) *catalog.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if old := m.tables[k]; old != nil && old.Digest == t.Digest {
@@ -55,36 +54,37 @@ func (m *memory) keep(k tableKey, t *catalog.Table) *catalog.Table {
 	return t
 }
 
-// wasLate reports whether an upstream did not answer a method in time, and has not since.
-func (m *memory) wasLate(upstream, method string) bool {
+// WasLate reports whether an upstream did not answer a method in time, and has not since.
+func (m *Memory) WasLate(upstream, method string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.late[lateKey{upstream, method}]
 }
 
-func (m *memory) noteLate(upstream, method string) {
+// NoteLate notes that an upstream did not answer a method in time; "" are those that are not known yet.
+func (m *Memory) NoteLate(upstream, method string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	put(&m.late, lateKey{upstream, method}, true)
 }
 
-// noteInTime notes that an upstream has answered.
-func (m *memory) noteInTime(upstream, method string) {
+// NoteInTime notes that an upstream has answered.
+func (m *Memory) NoteInTime(upstream, method string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.late, lateKey{upstream, method})
 }
 
-// forgive gives upstreams another chance to be in time: they may be something else now.
-func (m *memory) forgive(upstreams []string) {
+// Forgive gives upstreams another chance to be in time: they may be something else now.
+func (m *Memory) Forgive(upstreams []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool { return slices.Contains(upstreams, k.upstream) })
 }
 
-// retain forgets all about other upstreams than these. Others tells that there are some
+// Retain forgets all about other upstreams than these. Others tells that there are some
 // that are not known yet.
-func (m *memory) retain(upstreams map[string]bool, others bool) {
+func (m *Memory) Retain(upstreams map[string]bool, others bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.tables, func(k tableKey, _ *catalog.Table) bool { return !upstreams[k.upstream] })
@@ -93,8 +93,8 @@ func (m *memory) retain(upstreams map[string]bool, others bool) {
 	})
 }
 
-// warnOnce reports whether a warning about subject is still to be given.
-func (m *memory) warnOnce(subject string) bool {
+// WarnOnce reports whether a warning about subject is still to be given.
+func (m *Memory) WarnOnce(subject string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.warned[subject] || len(m.warned) >= maxWarnings {
@@ -107,19 +107,26 @@ func (m *memory) warnOnce(subject string) bool {
 // maxWarnings bounds how many warnings are remembered, and given.
 const maxWarnings = 1000
 
+// all returns the tables last seen by any session.
+func (m *Memory) all() map[tableKey]*catalog.Table {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.tables)
+}
+
 // A recent says of which capabilities something is remembered. The last used ones are at
 // the end.
 type recent []catalog.Digest
 
-// maxViews bounds it. What was used least recently is forgotten; a client that comes back
+// maxCaps bounds it. What was used least recently is forgotten; a client that comes back
 // makes the upstreams list again.
-const maxViews = 16
+const maxCaps = 16
 
 // add notes that caps are used, and returns which are to be forgotten for that, if
 // any are.
 func (r *recent) add(caps catalog.Digest) (forgotten catalog.Digest, full bool) {
 	i := slices.Index(*r, caps)
-	if full = i < 0 && len(*r) == maxViews; full {
+	if full = i < 0 && len(*r) == maxCaps; full {
 		i, forgotten = 0, (*r)[0]
 	}
 	if i >= 0 {

@@ -1,4 +1,4 @@
-package session
+package lists
 
 import (
 	"maps"
@@ -10,12 +10,19 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// Resolve returns the current target of a name of a kind, or of a URI. Templates count as
-// resources.
-func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
-	f := finder{p.current(), p.memory.lastTables(), k}
-	for _, u := range f.upstreams {
-		for key, e := range p.Catalog.All(u.Name) {
+// A Named is an upstream and the prefix of its exposed names.
+type Named struct {
+	Name   string
+	Prefix string                 // with the separator; "" for bare names
+	Allows func(tool string) bool // whether clients may see a tool
+}
+
+// Resolve returns the current target of a name of a kind, or of a URI, by what sessions remember and
+// the catalog knows. Templates count as resources. Complete says that there are no other upstreams.
+func Resolve(m *Memory, c *Catalog, upstreams []Named, complete bool, k catalog.Kind, name string) catalog.Resolution {
+	f := finder{upstreams, complete, m.all(), k}
+	for _, u := range upstreams {
+		for key, e := range c.All(u.Name) {
 			for k, l := range e.Lists {
 				at := tableKey{u.Name, catalog.Kind(k), key.Caps}
 				if key.Era == mcp.Legacy {
@@ -35,28 +42,22 @@ func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
 	} else {
 		l = f.uri(name)
 	}
-	l.Complete = f.complete
+	l.Complete = complete
 	return l
 }
 
 // A finder finds names in the tables that sessions remember.
 type finder struct {
-	*configured
-	tables map[tableKey]*catalog.Table
-	kind   catalog.Kind
-}
-
-// lastTables returns the latest tables of any session.
-func (m *memory) lastTables() map[tableKey]*catalog.Table {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return maps.Clone(m.tables)
+	upstreams []Named
+	complete  bool // there are no others
+	tables    map[tableKey]*catalog.Table
+	kind      catalog.Kind
 }
 
 // offers returns the lists of a kind of all upstreams, for clients with certain capabilities.
 func (f *finder) offers(k catalog.Kind, caps catalog.Digest) (all []catalog.Offer) {
-	for i, u := range f.upstreams {
-		all = append(all, catalog.Offer{Prefix: f.prefixes[i], Table: f.tables[tableKey{u.Name, k, caps}]})
+	for _, u := range f.upstreams {
+		all = append(all, catalog.Offer{Prefix: u.Prefix, Table: f.tables[tableKey{u.Name, k, caps}]})
 	}
 	return all
 }
@@ -76,14 +77,14 @@ func (f *finder) capabilities() []catalog.Digest {
 
 // names returns the exposed names of everything that is known to be listed.
 func (f *finder) names() (all []string) {
-	for i, u := range f.upstreams {
+	for _, u := range f.upstreams {
 		for k, t := range f.tables {
 			if k.upstream != u.Name || k.kind != f.kind {
 				continue
 			}
 			for _, e := range t.Entries {
-				if f.kind != catalog.Tools || u.allows(e.Name) {
-					all = append(all, catalog.Exposed(f.prefixes[i], e.Name))
+				if f.kind != catalog.Tools || u.Allows(e.Name) {
+					all = append(all, catalog.Exposed(u.Prefix, e.Name))
 				}
 			}
 		}
@@ -92,7 +93,7 @@ func (f *finder) names() (all []string) {
 }
 
 func (f *finder) named(name string) catalog.Resolution {
-	if f.complete && len(f.upstreams) == 1 && f.prefixes[0] == "" {
+	if f.complete && len(f.upstreams) == 1 && f.upstreams[0].Prefix == "" {
 		for _, caps := range f.capabilities() {
 			if former := f.offers(f.kind, caps)[0].Table.Former(f.upstreams[0].Name, name); former != name {
 				return f.to(0, former, catalog.BySole)
@@ -109,8 +110,12 @@ func (f *finder) named(name string) catalog.Resolution {
 			return f.to(i, original, by)
 		}
 	}
-	if prefix := catalog.Longest(f.prefixes, name); prefix != "" {
-		return f.to(slices.Index(f.prefixes, prefix), strings.TrimPrefix(name, prefix), catalog.ByPrefix)
+	var prefixes []string
+	for _, u := range f.upstreams {
+		prefixes = append(prefixes, u.Prefix)
+	}
+	if prefix := catalog.Longest(prefixes, name); prefix != "" {
+		return f.to(slices.Index(prefixes, prefix), strings.TrimPrefix(name, prefix), catalog.ByPrefix)
 	}
 	for i, u := range f.upstreams {
 		if original, ok := strings.CutPrefix(name, policy.Name(u.Name, "")); ok {
@@ -156,9 +161,9 @@ func (f *finder) uri(uri string) catalog.Resolution {
 // to returns the resolution to the i-th upstream.
 func (f *finder) to(i int, original string, by catalog.Rule) catalog.Resolution {
 	u := &f.upstreams[i]
-	l := catalog.Resolution{Upstream: u.Name, Original: original, Exposed: catalog.Exposed(f.prefixes[i], original), By: by}
+	l := catalog.Resolution{Upstream: u.Name, Original: original, Exposed: catalog.Exposed(u.Prefix, original), By: by}
 	l.Listed, l.Known = f.listed(i, original)
-	l.Hidden = f.kind == catalog.Tools && !u.allows(original)
+	l.Hidden = f.kind == catalog.Tools && !u.Allows(original)
 	return l
 }
 

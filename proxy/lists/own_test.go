@@ -1,0 +1,58 @@
+package lists
+
+import (
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// What is known for many kinds of clients is bounded.
+func TestKnownIsBounded(t *testing.T) {
+	s := new(Session)
+	s.Begin(Options{Memory: new(Memory)})
+	u := s.New(Config{Name: "a", Era: mcp.Modern}, nil)
+	for n := range maxCaps + 4 {
+		u.keep(catalog.Digest{byte(n + 1)}, catalog.Tools, Absent().Table, 1)
+	}
+	if len(u.known) != maxCaps || len(u.recent) != maxCaps || len(s.Memory.all()) != maxCaps {
+		t.Error(len(u.known), len(u.recent), len(s.Memory.all()))
+	}
+	if _, listed := u.own(catalog.Digest{maxCaps + 4}, catalog.Tools); !listed {
+		t.Error("the last one is forgotten")
+	}
+}
+
+// Nothing is left of an upstream that has gone.
+func TestRetain(t *testing.T) {
+	m := new(Memory)
+	for _, name := range []string{"a", "b", ""} {
+		m.keep(tableKey{upstream: name}, Absent().Table)
+		m.NoteLate(name, Starts)
+	}
+	m.Retain(map[string]bool{"b": true}, true)
+	if all := m.all(); len(all) != 1 || all[tableKey{upstream: "b"}] == nil {
+		t.Error("tables:", all)
+	}
+	if m.WasLate("a", Starts) || !m.WasLate("b", Starts) || !m.WasLate("", Starts) {
+		t.Error("late:", m.late)
+	}
+	if m.Retain(map[string]bool{"b": true}, false); m.WasLate("", Starts) {
+		t.Error("all are known")
+	}
+}
+
+func TestRecent(t *testing.T) {
+	var r recent
+	for n := range maxCaps {
+		if _, full := r.add(catalog.Digest{byte(n)}); full {
+			t.Error("full at", n)
+		}
+	}
+	if _, full := r.add(catalog.Digest{0}); full {
+		t.Error("what is used again needs no room")
+	}
+	if forgotten, full := r.add(catalog.Digest{99}); !full || forgotten != (catalog.Digest{1}) || len(r) != maxCaps {
+		t.Error("forgotten:", forgotten[0], full, len(r))
+	}
+}
