@@ -39,6 +39,15 @@ func DiscoversModern(answer *jsonrpc.Message) bool {
 	return jsonrpc.ReadErrorData(answer.Error).Reason != ""
 }
 
+// OnlyLegacy reports whether an array of versions has only versions of the legacy era.
+func OnlyLegacy(versions json.RawMessage) bool {
+	elements, _ := jsonrpc.Elements(versions)
+	return len(elements) > 0 && !slices.ContainsFunc(elements, func(e json.RawMessage) bool {
+		text, ok := jsonrpc.Unquote(e)
+		return !ok || IsModern(text)
+	})
+}
+
 // SpeaksModern reports whether an array of versions has one of the modern era that we support.
 func SpeaksModern(versions json.RawMessage) bool {
 	elements, _ := jsonrpc.Elements(versions)

@@ -7,6 +7,17 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
+func TestOnlyLegacy(t *testing.T) {
+	for versions, want := range map[string]bool{
+		`["2025-11-25"]`: true, `["2024-10-07","2025-03-26"]`: true, `["2025-11-25","2026-07-28"]`: false, `["2031-01-01"]`: false,
+		`[]`: false, ``: false, `[1]`: false, `["2025-11-25",null]`: false, `"2025-11-25"`: false, `{"2025-11-25":1}`: false,
+	} {
+		if got := OnlyLegacy(json.RawMessage(versions)); got != want {
+			t.Errorf("%s: %v", versions, got)
+		}
+	}
+}
+
 func TestDiscoversModern(t *testing.T) {
 	result := func(s string) *jsonrpc.Message { return &jsonrpc.Message{Result: json.RawMessage(s)} }
 	refusal := func(s string) *jsonrpc.Message { return &jsonrpc.Message{Error: json.RawMessage(s)} }

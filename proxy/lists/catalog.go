@@ -191,7 +191,9 @@ func (c *Catalog) put(k Key, e *Entry) {
 	defer c.mu.Unlock()
 	if e.size() > maxEntry { // then each session's own server lists
 		c.log().Debug("lists not kept in the catalog: they are too long", "upstream", k.Upstream, "bytes", e.size())
-		e = &Entry{Introduction: e.Introduction, Capabilities: e.Capabilities, Asked: e.Asked}
+		short := *e
+		short.Lists = [catalog.Kinds]*List{}
+		e = &short
 	}
 	old := c.entries[k]
 	switch {
@@ -201,7 +203,9 @@ func (c *Catalog) put(k Key, e *Entry) {
 		c.log().Debug("not kept in the catalog: it is full", "upstream", k.Upstream)
 		return
 	case old != nil && old.equal(e): // so that sessions share the tables
-		e = &Entry{old.Introduction, old.Capabilities, old.Lists, e.Asked}
+		renewed := *old
+		renewed.Asked = e.Asked
+		e = &renewed
 		c.putLocked(k, e)
 	default:
 		c.putLocked(k, e)

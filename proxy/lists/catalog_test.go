@@ -37,7 +37,7 @@ func entryOf(t *testing.T, tools ...string) *Entry {
 	if _, err := all.Add(mcp.Legacy, "tools", json.RawMessage(page+`],"_meta":{"x":1}}`)); err != nil {
 		t.Fatal(err)
 	}
-	e.Lists[catalog.Tools] = NewList(catalog.Tools, mcp.Legacy, &all, func(string) bool { return true })
+	e.Lists[catalog.Tools] = e.NewList(catalog.Tools, mcp.Legacy, &all, func(string) bool { return true })
 	return e
 }
 
@@ -274,9 +274,46 @@ func TestPrivateListsStayOut(t *testing.T) {
 		if _, err := all.Add(mcp.Modern, "tools", json.RawMessage(`{"tools":[],"ttlMs":60000`+scope+`}`)); err != nil {
 			t.Fatal(err)
 		}
-		l := NewList(catalog.Tools, mcp.Modern, &all, func(string) bool { return true })
+		l := new(Entry).NewList(catalog.Tools, mcp.Modern, &all, func(string) bool { return true })
 		if (l != nil) != kept {
 			t.Errorf("%q: kept is %v", scope, l != nil)
+		}
+	}
+}
+
+// What a host has translated from a server of the legacy era is kept, also between runs, although it
+// says that clients must not.
+func TestTranslatedListsAreKept(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *Catalog {
+		s, err := OpenStore(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Catalog{Store: s}
+		c.Serve([]Served{{Name: "a", Digest: s.Digest(nil)}})
+		return c
+	}
+	k, c := Key{Upstream: "a", Era: mcp.Modern}, open()
+	var all catalog.Collection
+	if _, err := all.Add(mcp.Modern, "tools", json.RawMessage(`{"tools":[{"name":"x"}],"ttlMs":0,"cacheScope":"private"}`)); err != nil {
+		t.Fatal(err)
+	}
+	e, _ := NewEntry(json.RawMessage(`{"supportedVersions":["2025-11-25"],"capabilities":{"tools":{}}}`))
+	e.Lists[catalog.Tools] = e.NewList(catalog.Tools, mcp.Modern, &all, func(string) bool { return true })
+	c.learn(k, e)
+	again := *e
+	c.learn(k, &again) // which says the same
+	c.Save()
+	for _, c := range []*Catalog{c, open()} {
+		got := c.Get(k)
+		if namesIn(got) != "x" || !got.Translated || got.Lists[catalog.Tools].Caching.Public() {
+			t.Errorf("%s: %+v", namesIn(got), got)
+		}
+	}
+	for versions, want := range map[string]bool{`["2025-11-25"]`: true, `["2026-07-28"]`: false, `["2026-07-28","2025-11-25"]`: false} {
+		if e, _ := NewEntry(json.RawMessage(`{"supportedVersions":` + versions + `}`)); e.Translated != want {
+			t.Errorf("%s: %v", versions, e.Translated)
 		}
 	}
 }

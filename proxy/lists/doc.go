@@ -14,7 +14,8 @@
 //
 // Whatever enters the catalog is for all clients. So only trials put something in: sessions that are
 // told nothing of a client but its capabilities. What a server of the modern era does not call
-// public stays out (2026-07-28 server/utilities/caching).
+// public stays out (2026-07-28 server/utilities/caching). A server of the legacy era says nothing of
+// that, and its lists are kept, also if a host has translated them for clients of the modern era.
 //
 // # Sessions
 //

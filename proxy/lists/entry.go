@@ -18,6 +18,11 @@ type Entry struct {
 	Capabilities map[string]json.RawMessage // in the introduction
 	Lists        [catalog.Kinds]*List       // nil: not known, because the list is private or too long
 	Asked        time.Time                  // when the upstream was asked
+
+	// Translated is whether the host has translated the answers of a server of the legacy era for a
+	// client of the modern era. Such a server says nothing of caching: what its results say was added
+	// by the host, and is for clients only. It notifies of changes.
+	Translated bool
 }
 
 // NewEntry returns an entry without lists. The error says what is wrong with the capabilities; the
@@ -28,6 +33,8 @@ func NewEntry(introduction json.RawMessage) (*Entry, error) {
 	if err == nil && capabilities != nil {
 		err = jsonrpc.Each(capabilities, func(k string, v json.RawMessage) { e.Capabilities[k] = v })
 	}
+	versions, _ := jsonrpc.Member(introduction, "supportedVersions") // absent in the legacy era
+	e.Translated = mcp.OnlyLegacy(versions)
 	return e, err
 }
 
@@ -77,10 +84,10 @@ func Absent() *List {
 	return &List{Table: t}
 }
 
-// NewList returns a list of an era that was collected from its pages, with a table of what allows
-// accepts. It returns nil if the list must not be kept for other clients.
-func NewList(k catalog.Kind, era mcp.Era, all *catalog.Collection, allows func(tool string) bool) *List {
-	if era == mcp.Modern && !all.Caching.Public() {
+// NewList returns a list of the upstream that was collected from its pages, with a table of what
+// allows accepts. It returns nil if the list must not be kept for other clients.
+func (e *Entry) NewList(k catalog.Kind, era mcp.Era, all *catalog.Collection, allows func(tool string) bool) *List {
+	if era == mcp.Modern && !all.Caching.Public() && !e.Translated {
 		return nil
 	}
 	page := append([]byte(`{"`), k.Member()...)

@@ -141,7 +141,7 @@ func (u *Upstream) fromCatalog(ctx context.Context, k catalog.Kind, who Client) 
 // isFresh reports whether a server allows an answer in an entry to be used now. Only those of the
 // modern era say so (2026-07-28 server/utilities/caching).
 func (u *Upstream) isFresh(c catalog.Caching, e *Entry) bool {
-	return u.Era == mcp.Legacy || c.Public() && c.Aged(time.Since(e.Asked)).Fresh()
+	return u.Era == mcp.Legacy || e.Translated || c.Public() && c.Aged(time.Since(e.Asked)).Fresh()
 }
 
 // Introduce returns a lazy upstream's description without starting it for the session. ok is false if
@@ -242,7 +242,10 @@ func (u *Upstream) Verify(k catalog.Kind, who Client) {
 // connection (2026-07-28 server/tools).
 func (u *Upstream) Changed(k catalog.Kind, who Client) {
 	u.Outdate(k)
-	if u.IsLazy() && (u.Shared || u.Era == mcp.Modern) && u.entry(who.Caps) != nil {
+	if !u.IsLazy() {
+		return
+	}
+	if e := u.entry(who.Caps); e != nil && (u.Shared || u.Era == mcp.Modern && !e.Translated) {
 		u.server.Renew(u.key(who.Caps), u.capabilities(who))
 	}
 }

@@ -194,8 +194,12 @@ func (u *Upstream) List(ctx context.Context, k catalog.Kind, who Client) (*catal
 	if f != nil && !f.Unsupported {
 		return nil, f
 	}
+	_, listed := u.own(who.Caps, k)
 	t := u.keep(who.Caps, k, u.index(k, all.Elements), version)
 	li.Entries, li.Rest, li.Caching, li.Digest = t.Entries, all.Rest, all.Caching, t.Digest
+	if !listed && u.IsLazy() { // once: a server that always changes its lists must not always start trials
+		u.doubt(k, who, t)
+	}
 	return li, f
 }
 

@@ -20,13 +20,14 @@ import (
 
 // A world is a proxy between a scripted client and scripted upstreams, all in one synctest bubble.
 type world struct {
-	t      *testing.T
-	era    mcp.Era // of what the client says, see inEras
-	proxy  *Router
-	path   string // of the client: one upstream, "" for all
-	client *party
-	ended  chan error
-	cancel context.CancelFunc
+	t          *testing.T
+	era        mcp.Era // of what the client says, see inEras
+	translated bool    // the servers are of the legacy era, and the clients are not; see publish
+	proxy      *Router
+	path       string // of the client: one upstream, "" for all
+	client     *party
+	ended      chan error
+	cancel     context.CancelFunc
 
 	mu    sync.Mutex
 	conns map[string][]*party                       // streams opened so far, by upstream

@@ -61,7 +61,7 @@ func (w *world) hello() string {
 
 // next is another client of the same proxy and upstreams.
 func (w *world) next() *world {
-	other := &world{t: w.t, era: w.era, proxy: w.proxy, conns: w.conns, hands: w.hands, dial: w.dial}
+	other := &world{t: w.t, era: w.era, translated: w.translated, proxy: w.proxy, conns: w.conns, hands: w.hands, dial: w.dial}
 	other.connect()
 	return other
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,27 +15,43 @@ import (
 
 const listenLists = `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`
 
-// inLazyEras runs a test in both eras with upstreams that start when they are needed.
+// inLazyEras runs a test in both eras with upstreams that start when they are needed, and in the
+// modern one also with hosts that translate for them.
 func inLazyEras(t *testing.T, names []string, test func(w *world)) {
-	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
-		t.Run(string(era), func(t *testing.T) {
-			p := &Router{}
+	for _, way := range []string{"legacy", "modern", "translated"} {
+		t.Run(way, func(t *testing.T) {
+			p, era := &Router{}, mcp.Modern
 			for _, n := range names {
 				p.Upstreams = append(p.Upstreams, Upstream{Name: n, Lazy: true})
 			}
-			inWorldOf(t, era, p, nil, test)
+			if way == "legacy" {
+				era = mcp.Legacy
+			}
+			inWorldOf(t, era, p, nil, func(w *world) {
+				w.translated = way == "translated"
+				test(w)
+			})
 		})
 	}
 }
 
 // public makes an echo say that everybody may cache its lists.
 func public(name string) func(*party, *jsonrpc.Message) {
+	return caching(name, "2026-07-28", `,"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`)
+}
+
+// translated makes an echo speak like a host that translates for a server of the legacy era.
+func translated(name string) func(*party, *jsonrpc.Message) {
+	return caching(name, "2025-11-25", `,"resultType":"complete","ttlMs":0,"cacheScope":"private"}`)
+}
+
+// caching makes an echo of the modern era say that it speaks a version, and more of its lists.
+func caching(name, version, rest string) func(*party, *jsonrpc.Message) {
 	hand := echo(name)
 	return func(p *party, m *jsonrpc.Message) {
-		rest := `,"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
 		switch {
 		case p.era == mcp.Modern && m.Method == mcp.MethodDiscover:
-			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{}}` + rest + `}`)
+			p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"supportedVersions":["` + version + `"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{}}` + rest + `}`)
 			return
 		case p.era != mcp.Modern || !strings.HasSuffix(m.Method, "/list"):
 			hand(p, m)
@@ -76,14 +93,22 @@ func (w *world) wantStreams(name string, opened, open int) {
 	}
 }
 
-// publish makes all upstreams public.
+// publish makes upstreams be such that the catalog may keep what they say.
 func (w *world) publish(names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hands = map[string]func(*party, *jsonrpc.Message){}
 	for _, n := range names {
-		w.hands[n] = public(n)
+		w.hands[n] = w.server(n)
 	}
+}
+
+// server returns an upstream that the catalog may keep.
+func (w *world) server(name string) func(*party, *jsonrpc.Message) {
+	if w.translated {
+		return translated(name)
+	}
+	return public(name)
 }
 
 // A client that only looks starts no server of its own: one trial for all clients says what there
@@ -128,6 +153,137 @@ func TestListsOfTheModernEraExpire(t *testing.T) {
 		}
 		w.wantStreams("a", 2, 1)
 	})
+}
+
+// Clients of the modern era use what servers of the legacy era list for as long as those of the
+// legacy era do, and are told that they must not keep it. Then the upstreams are asked again, behind
+// the answers.
+func TestTranslatedListsDoNotExpire(t *testing.T) {
+	p := &Router{CatalogAge: 24 * time.Hour, Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.translated = true
+		w.publish("a", "b")
+		w.initialize()
+		for _, asked := range []string{w.hello(), listsTools} {
+			time.Sleep(11 * time.Hour)
+			_, got := w.took(asked) // without ttlMs 0 and cacheScope private, see party.text
+			if strings.Contains(got, "ttlMs") || strings.Contains(got, "cacheScope") || strings.Contains(asked, "tools") && !strings.Contains(got, "b__echo") {
+				t.Error(got)
+			}
+			w.wantStreams("a", 1, 0)
+		}
+		time.Sleep(3 * time.Hour)
+		if d, got := w.took(listsTools); d > 0 || !strings.Contains(got, "b__echo") {
+			t.Errorf("after %v: %s", d, got)
+		}
+		w.wantStreams("a", 2, 0)
+		w.wantStreams("b", 2, 0)
+	})
+}
+
+// A server of the legacy era whose first list of a session differs from the catalog makes it ask
+// again, once, although no client of the modern era listens. A server that all clients share makes
+// it ask again for each change that it reports.
+func TestTranslatedListsAreRenewed(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true, Shared: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.translated = true
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		other := w.next()
+		defer other.leave()
+		other.initialize()
+		other.list()
+		other.took(listenLists)
+		time.Sleep(time.Minute)
+		w.relist("a", "new")
+		w.took(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__echo"}}`)
+		w.wantStreams("a", 2, 1)
+		for range 2 {
+			if _, got := w.took(listsTools); !strings.Contains(got, "a__new") {
+				t.Error(got)
+			}
+			w.wantStreams("a", 3, 1)
+			time.Sleep(2 * time.Minute)
+		}
+		if got := strings.Join(other.client.take(), "\n"); strings.Count(got, "tools/list_changed") != 1 {
+			t.Errorf("the other client got %s", got)
+		}
+		if _, got := other.took(listsTools); !strings.Contains(got, "a__new") {
+			t.Error(got)
+		}
+		w.took(listenLists)
+		w.wantStreams("b", 1, 0)
+		w.took(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"b__echo"}}`)
+		w.relist("b", "newer")
+		w.changeTools("a")
+		w.changeTools("b")
+		time.Sleep(time.Second)
+		w.wantStreams("a", 3, 1) // which changed a list for this client alone
+		w.wantStreams("b", 3, 1)
+		if got := strings.Join(other.client.take(), "\n"); strings.Count(got, "tools/list_changed") != 1 {
+			t.Errorf("the other client got %s", got)
+		}
+		if _, got := other.took(listsTools); !strings.Contains(got, "b__newer") {
+			t.Error(got)
+		}
+		w.client.take()
+	})
+}
+
+// A server of the legacy era that lists something else for one client alone makes the catalog ask
+// again once, not for each list.
+func TestTranslatedListsOfOneClient(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.translated = true
+		w.publish("a", "b")
+		w.initialize()
+		w.took(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__echo"}}`)
+		w.relist("a", "mine")
+		w.publish("a", "b") // for servers that start now
+		for range 3 {
+			time.Sleep(2 * time.Minute)
+			if _, got := w.took(listsTools); !strings.Contains(got, "a__mine") {
+				t.Error(got)
+			}
+			w.wantStreams("a", 3, 1)
+		}
+	})
+}
+
+// relist makes an upstream list one more tool.
+func (w *world) relist(name, tool string) {
+	hand, page := w.server(name), `{"tools":[{"name":"`+tool+`"},{"name":"echo"}],"resultType":"complete","ttlMs":0,"cacheScope":"private"}`
+	changed := func(p *party, m *jsonrpc.Message) {
+		if m.Method == mcp.MethodToolsList {
+			p.conn.Send(jsonrpc.NewResult(m.ID, []byte(page)))
+			return
+		}
+		hand(p, m)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hands[name] = changed
+	for _, p := range w.conns[stream(name, w.era)] {
+		p.handle(changed)
+	}
+}
+
+// changeTools makes each server of an upstream tell those that listen to it that its tools changed.
+func (w *world) changeTools(name string) {
+	synctest.Wait()
+	w.mu.Lock()
+	parties := slices.Clone(w.conns[stream(name, w.era)])
+	w.mu.Unlock()
+	for _, p := range parties {
+		for _, text := range p.take() {
+			if id, _ := jsonrpc.Member([]byte(text), "id"); strings.Contains(text, `"subscriptions/listen"`) {
+				p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + string(id) + `}}}`)
+			}
+		}
+	}
 }
 
 // A call starts its server alone, which lists before it gets the call.
@@ -176,11 +332,14 @@ func TestServerListsSomethingElse(t *testing.T) {
 			other.took(listenLists)
 		}
 		time.Sleep(time.Minute)
-		hand := public("b")
+		hand, scope := w.server("b"), "public"
+		if w.translated {
+			scope = "private"
+		}
 		w.mu.Lock()
 		w.hands["b"] = func(p *party, m *jsonrpc.Message) {
 			if m.Method == "tools/list" {
-				p.conn.Send(jsonrpc.NewResult(m.ID, []byte(`{"tools":[{"name":"new"},{"name":"echo"}],"resultType":"complete","ttlMs":0,"cacheScope":"public"}`)))
+				p.conn.Send(jsonrpc.NewResult(m.ID, []byte(`{"tools":[{"name":"new"},{"name":"echo"}],"resultType":"complete","ttlMs":0,"cacheScope":"`+scope+`"}`)))
 				return
 			}
 			hand(p, m)

@@ -190,7 +190,7 @@ func (p *Router) trial(ctx context.Context, up *Upstream, era mcp.Era, capabilit
 		case refused && answer.Unsupported():
 			e.Lists[k] = lists.Absent()
 		case err == nil:
-			e.Lists[k] = lists.NewList(k, era, &all, up.allows)
+			e.Lists[k] = e.NewList(k, era, &all, up.allows)
 		case !refused && !errors.Is(err, lists.ErrUnusable) && !errors.Is(err, lists.ErrTooLong):
 			return nil, err
 		}

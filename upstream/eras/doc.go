@@ -37,6 +37,11 @@
 // outlives the streams. What a key has that is not a principal's ends with the last stream of
 // the key, since no client can come back to it.
 //
+// Results of a legacy server say nothing of caching. Those for a modern client must, so they say that
+// they must not be cached. The description of the server has its own version and no modern one,
+// from which the proxy knows that the server did not say that: its lists are as good for other
+// clients as they are in the legacy era. The proxy tells its clients which versions it speaks itself.
+//
 // The call that a request of the server belongs to must be certain. A legacy server over HTTP
 // names it. A server on stdio does not, so that each call has its own session once such a server
 // has asked something. Three limits remain:

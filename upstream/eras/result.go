@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -90,7 +89,7 @@ func declaredChanges(capabilities json.RawMessage) []change {
 // A Welcome is a legacy server's result of initialize, for modern clients.
 type Welcome struct {
 	Info     json.RawMessage // serverInfo
-	Discover json.RawMessage // the result of server/discover
+	Discover json.RawMessage // the result of server/discover, with the version of the server; see doc.go
 	Logs     bool            // it declares logging
 
 	Lists     [4]bool // lists whose changes it declares, as in mcp.Filter
@@ -119,7 +118,7 @@ func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
 	}
 	w.Subscribe = isSet(capabilities, "resources", "subscribe")
 	w.Discover = ToModernResult(mcp.MethodDiscover, jsonrpc.Set(nil,
-		jsonrpc.Value{Key: "supportedVersions", Text: []byte(`["` + strings.Join(mcp.ModernVersions, `","`) + `"]`)},
+		jsonrpc.Value{Key: "supportedVersions", Text: jsonrpc.Array([]json.RawMessage{at[0].Of(result)})},
 		jsonrpc.Value{Key: "capabilities", Text: Capabilities(capabilities)},
 		jsonrpc.Value{Key: "instructions", Text: at[3].Of(result)}), w.Info)
 	return w, true
