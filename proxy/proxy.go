@@ -230,10 +230,12 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 }
 
 // Serve serves [Proxy.Handler] where Listen listens. It returns nil after Shutdown, or the first
-// error of a listener; the other listeners continue.
+// error of a listener; the other listeners continue. In the background it asks upstreams for the
+// lists that no earlier run has kept, one at a time.
 func (p *Proxy) Serve() error {
 	p.start()
 	p.front.start(p.linked)
+	p.inside.run(func() { p.router.LearnUnknown(p.serving) })
 	return p.web.serve()
 }
 

@@ -189,7 +189,7 @@ func TestReloadOfCredentials(t *testing.T) {
 	s.write("secret", g.secret)
 	s.write("other", g.secret)
 	configure := func(file string) string {
-		return fmt.Sprintf("upstreams:\n  a: {url: '%s/mcp', stopGrace: 500ms, %s}\n  b: {url: '%s/mcp', stopGrace: 500ms, %s}\n",
+		return fmt.Sprintf("upstreams:\n  a: {url: '%s/mcp', start: eager, stopGrace: 500ms, %s}\n  b: {url: '%s/mcp', start: eager, stopGrace: 500ms, %s}\n",
 			g.URL, strings.Replace(byClientCredentials, "secret}", file+"}", 1), g.URL, byClientCredentials)
 	}
 	file := s.write("mcp-proxy.yaml", configure("secret"))

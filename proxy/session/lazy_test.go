@@ -527,3 +527,80 @@ func TestShutdownEndsTrials(t *testing.T) {
 		w.client.take()
 	})
 }
+
+// In the background each unknown upstream is asked for two kinds of clients, one upstream at a time,
+// and so is a new one. Clients wait for none of them.
+func TestUnknownIsAskedInTheBackground(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "hung", Lazy: true}, {Name: "b", Lazy: true}, {Name: "eager"}}}
+	inWorld(t, p, nil, func(w *world) {
+		w.silent("hung", "")
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan struct{})
+		go func() { p.LearnUnknown(ctx); close(over) }()
+		w.wantStreams("a", 2, 0)
+		w.wantStreams("hung", 1, 1)
+		w.wantStreams("b", 0, 0)
+		time.Sleep(time.Minute)
+		w.wantStreams("hung", 1, 0)
+		w.wantStreams("b", 2, 0)
+		w.wantStreams("eager", 0, 0)
+		p.Update(append(p.Upstreams, Upstream{Name: "new", Lazy: true}), nil)
+		w.wantStreams("new", 2, 0)
+		p.Update(append(p.Upstreams, Upstream{Name: "new", Lazy: true, Digest: "other"}), nil)
+		w.wantStreams("new", 4, 0)
+		w.wantStreams("a", 2, 0)
+		w.wantStreams("hung", 1, 0)
+		cancel()
+		<-over
+	})
+}
+
+// An upstream that has failed is left to clients: they get the error of each start.
+func TestFailedIsNotAskedInTheBackground(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorld(t, p, nil, func(w *world) {
+		w.dial["a"] = jsonrpc.Closed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed})
+		dialled := 0
+		dial := p.Dial
+		p.Dial = func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error) {
+			if upstream == "a" {
+				dialled++
+			}
+			return dial(ctx, upstream, key, era)
+		}
+		w.initialize()
+		before := dialled
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan struct{})
+		go func() { p.LearnUnknown(ctx); close(over) }()
+		synctest.Wait()
+		p.Update(p.Upstreams, nil)
+		synctest.Wait()
+		if before == 0 || dialled != before {
+			t.Errorf("dialled %d times for the client, then %d times", before, dialled-before)
+		}
+		cancel()
+		<-over
+	})
+}
+
+// Nothing is asked in the background of a router that drains, or that has a sole upstream.
+func TestBackgroundOfADrainAndOfASoleUpstream(t *testing.T) {
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		p := &Router{}
+		for _, n := range names {
+			p.Upstreams = append(p.Upstreams, Upstream{Name: n, Lazy: true})
+		}
+		inWorld(t, p, nil, func(w *world) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if len(names) > 1 {
+				p.Shutdown(context.Background())
+				p.LearnUnknown(ctx)
+			} else {
+				go p.LearnUnknown(ctx)
+			}
+			w.wantStreams("a", 0, 0)
+		})
+	}
+}

@@ -125,15 +125,20 @@ type configured struct {
 	upstreams []Upstream
 	prefixes  []string // of their exposed names, with the separator; "" for bare ones
 	unknown   []Unknown
-	complete  bool // all upstreams are known
-	settled   bool // no unknown upstream is worth waiting for
+	complete  bool          // all upstreams are known
+	settled   bool          // no unknown upstream is worth waiting for
+	replaced  chan struct{} // closed when there is a newer configuration
 }
+
+// sole reports whether there is one upstream, which describes itself, or none.
+func (c *configured) sole() bool { return len(c.upstreams) < 2 && c.complete }
 
 func (p *Router) newConfigured(upstreams []Upstream, unknown []Unknown) *configured {
 	complete := len(unknown) == 0
 	s := &configured{
 		upstreams: slices.Clone(upstreams), unknown: unknown, complete: complete,
-		settled: !slices.ContainsFunc(unknown, func(u Unknown) bool { return !u.Failed }),
+		settled:  !slices.ContainsFunc(unknown, func(u Unknown) bool { return !u.Failed }),
+		replaced: make(chan struct{}),
 	}
 	for i := range s.upstreams {
 		up := &s.upstreams[i]
@@ -210,6 +215,9 @@ func (p *Router) current() *configured {
 
 // serveLocked makes c the current configuration.
 func (p *Router) serveLocked(c *configured) {
+	if p.configured != nil {
+		close(p.configured.replaced)
+	}
 	p.configured = c
 	var all []lists.Served
 	for _, u := range c.upstreams {
@@ -310,6 +318,12 @@ func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
 		upstreams = append(upstreams, lists.Named{Name: u.Name, Prefix: now.prefixes[i], Allows: u.allows})
 	}
 	return lists.Resolve(&p.memory, &p.Catalog, upstreams, now.complete, k, name)
+}
+
+func (p *Router) isDraining() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
 }
 
 func (p *Router) logger() *slog.Logger {

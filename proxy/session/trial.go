@@ -26,16 +26,18 @@ type trialSessions struct {
 	wg   sync.WaitGroup
 
 	renewed map[lists.Key]time.Time // when renew last began a trial, or will
+	asked   map[string]string       // by upstream: the configuration that was last tried, see version
 }
 
 // begin returns the context of a new trial. Unless it is nil, because the router ends, the caller
 // calls wg.Done at the end of the trial.
-func (ts *trialSessions) begin() context.Context {
+func (ts *trialSessions) begin(up *Upstream) context.Context {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.over {
 		return nil
 	}
+	put(&ts.asked, up.Name, up.version())
 	if ts.stop == nil {
 		ts.ctx, ts.stop = context.WithCancelCause(context.Background())
 	}
@@ -57,7 +59,7 @@ func (ts *trialSessions) end() {
 // try begins a trial for an entry of the catalog, unless one is under way.
 func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking {
 	return p.Catalog.Ask(key, func() (*lists.Entry, error) {
-		ctx := p.trials.begin()
+		ctx := p.trials.begin(up)
 		if ctx == nil {
 			return nil, jsonrpc.ErrClosed
 		}
@@ -72,12 +74,51 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 	})
 }
 
+// version tells configurations of an upstream apart.
+func (u *Upstream) version() string { return u.Link + " " + u.Digest }
+
+// wasTried reports whether there was a trial of an upstream with its current configuration.
+func (ts *trialSessions) wasTried(up *Upstream) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.asked[up.Name] == up.version()
+}
+
+// LearnUnknown asks the lazy upstreams that the catalog does not know for their lists, one at a
+// time, and later those that Update adds or changes. It returns when ctx ends or the router drains.
+//
+// It leaves out what was tried before: a client has found that it fails, and got the error. Another
+// failure, of which no client is told, would only hide that one from operators.
+func (p *Router) LearnUnknown(ctx context.Context) {
+	for {
+		served := p.current()
+		for i := range served.upstreams {
+			up := &served.upstreams[i]
+			if served.sole() || !up.Lazy || p.trials.wasTried(up) || p.Catalog.Any(lists.Key{Upstream: up.Name, Era: mcp.Legacy}) != nil {
+				continue
+			}
+			if p.isDraining() {
+				return
+			}
+			if p.current() != served {
+				break
+			}
+			p.learn(ctx, up)
+		}
+		select {
+		case <-served.replaced:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Learn asks all lazy upstreams for their lists again, for the catalog, as many at a time as atOnce
 // says. It asks each twice, to find out whether its lists depend on the capabilities of clients. It
 // returns when all have answered or ctx ends. A router with one upstream keeps no lists.
 func (p *Router) Learn(ctx context.Context, atOnce int) {
 	served := p.current()
-	if len(served.upstreams) < 2 && served.complete {
+	if served.sole() {
 		return
 	}
 	places := make(chan struct{}, atOnce)
@@ -100,7 +141,7 @@ func (p *Router) Learn(ctx context.Context, atOnce int) {
 	}
 }
 
-// learn asks one upstream for Learn, until it fails.
+// learn asks one upstream as Learn does, until it fails.
 func (p *Router) learn(ctx context.Context, up *Upstream) {
 	for _, capabilities := range []json.RawMessage{lists.NoCapabilities, allCapabilities} {
 		asking := p.try(lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: lists.DigestOf(capabilities)}, up, capabilities)
