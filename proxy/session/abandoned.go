@@ -1,6 +1,8 @@
 package session
 
 import (
+	"sync"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
@@ -11,13 +13,15 @@ import (
 // ends, for a limited time: most servers never answer it.
 
 // abandoned are the requests of an upstream connection that still count for a principal, by id.
-// session.mu guards it.
 type abandoned struct {
+	mu    sync.Mutex // guards the fields below
 	uses  map[int64]*policy.Use
 	sweep int // at this many entries, those that no longer count are removed
 }
 
 func (a *abandoned) put(id int64, use *policy.Use) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if len(a.uses) >= max(a.sweep, 64) {
 		for id, use := range a.uses {
 			if use.Over() {
@@ -34,24 +38,20 @@ func (a *abandoned) put(id int64, use *policy.Use) {
 
 // answered ends the count of a call.
 func (a *abandoned) answered(id int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.uses[id].End()
 	delete(a.uses, id)
 }
 
 // end ends all counts.
 func (a *abandoned) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for _, use := range a.uses {
 		use.End()
 	}
 	a.uses = nil
-}
-
-// takeUse takes the count out of a request; the caller ends it.
-func (s *session) takeUse(r *request) (use *policy.Use) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	use, r.use = r.use, nil
-	return use
 }
 
 // giveUp sends m, the cancellation of c, to its upstream. The caller has taken the request. The
@@ -59,9 +59,7 @@ func (s *session) takeUse(r *request) (use *policy.Use) {
 func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
 	id, _ := c.ID.Answered()
 	if use != nil { // before the cancellation, because the answer may come next
-		c.conn.s.mu.Lock()
 		c.conn.abandoned.put(id, use)
-		c.conn.s.mu.Unlock()
 	}
 	if open := c.CancelWith(m); open && c.Sent() {
 		use.Abandon()
@@ -76,21 +74,16 @@ func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 	if !ok || u.s.router.Policies == nil {
 		return
 	}
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
 	u.abandoned.answered(n)
 }
 
 // abandon keeps a request counting for a while if upstreams may still work on it. Subscriptions and
 // handshakes are no work.
 func (s *session) abandon(r *request, use *policy.Use) {
-	s.mu.Lock()
-	asks := r.cancel != nil
-	s.mu.Unlock()
 	switch call := r.Forwarded(); {
 	case r.Method == mcp.MethodListen, r.Method == mcp.MethodInitialize, r.Method == mcp.MethodDiscover:
 		use.End()
-	case asks, call != nil && call.Sent():
+	case r.works(), call != nil && call.Sent():
 		use.Abandon()
 	default:
 		use.End()

@@ -83,9 +83,10 @@
 //
 // # Locks
 //
-// session.mu guards what the session adds to requests, and its upstream connections. Each Peer has
-// its own lock, and so has each concern; its type says what that guards. These locks may be taken
-// with session.mu held, never the other way. No lock is held across I/O.
+// session.mu makes one step of the end of a session, or of another upstream set, and what must not
+// come in between. Each upstream connection has a lock for its stream. All other locks guard one
+// concern or one Peer, as its type says. They are taken in this order: session.mu, upstreamConn.mu,
+// others. No lock is held across I/O.
 //
 // # Invariants
 //

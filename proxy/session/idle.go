@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,7 @@ import (
 //
 // A rest is no end: no call sees it. The stream is given up in one step with the check that nothing
 // is open (peer.Retire), and whoever is about to send something has entered the attempt before,
-// with session.mu held, so that it does not rest.
+// with upstreamConn.mu held, so that it does not rest.
 
 // suspendedFor is how long an upstream that asked for input stays awake for the client's return.
 const suspendedFor = 10 * time.Minute
@@ -30,14 +31,22 @@ const maxSuspended = 1024
 // An idleWatch notes the use of an upstream connection that may rest.
 type idleWatch struct {
 	used      atomic.Int64                 // when it was last in use, by session.now
-	suspended map[catalog.Digest]time.Time // until when it waits for the client's return, by state. Guarded by session.mu
+	suspended map[catalog.Digest]time.Time // until when it waits for the client's return, by state. Guarded by upstreamConn.mu
 }
 
 // enter returns the current attempt, and begins one if there is none. The attempt does not rest
 // until the caller, which is about to send something, calls leave.
 func (u *upstreamConn) enter() *attempt {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.enterLocked()
+}
+
+// enterFor is enter for a request of the client, which may return to a suspended call.
+func (u *upstreamConn) enterFor(n *mcp.Notes) *attempt {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.resumedLocked(n)
 	return u.enterLocked()
 }
 
@@ -52,15 +61,40 @@ func (a *attempt) leave() { a.entered.Add(-1) }
 // tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
 // queue is full, m is dropped with a warning, because the upstream has not read for long.
 func (u *upstreamConn) tell(m *jsonrpc.Message) {
-	u.s.mu.Lock()
+	u.mu.Lock()
 	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
-		u.s.mu.Unlock()
+		u.mu.Unlock()
 		return
 	}
 	a := u.enterLocked()
-	u.s.mu.Unlock()
+	u.mu.Unlock()
 	a.peer.Send(m)
 	a.leave()
+}
+
+// reopenSoon opens the stream to an upstream at which the client has subscriptions, to replay them,
+// when its link is back.
+func (u *upstreamConn) reopenSoon() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reopening {
+		return
+	}
+	u.reopening = true
+	u.s.wg.Go(func() {
+		timer := time.NewTimer(rand.N(reopenWithin))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-u.ctx.Done():
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.reopening = false
+		if u.ctx.Err() == nil {
+			u.openLocked()
+		}
+	})
 }
 
 // noteUse notes that the upstream is in use.
@@ -78,8 +112,8 @@ func (u *upstreamConn) noteSuspended(result json.RawMessage) {
 	}
 	raw, _ := jsonrpc.Member(result, "requestState")
 	state, ok := jsonrpc.Unquote(raw)
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if ok && len(u.idle.suspended) < maxSuspended {
 		put(&u.idle.suspended, sha256.Sum256([]byte(state)), time.Now().Add(suspendedFor))
 	}
@@ -103,8 +137,8 @@ func (u *upstreamConn) watchLocked(a *attempt) {
 
 // lookAt lets the upstream rest if it has been idle for long enough, and otherwise looks again.
 func (u *upstreamConn) lookAt(a *attempt) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if a.ended || u.closed {
 		return
 	}
@@ -143,7 +177,7 @@ func (u *upstreamConn) busyLocked(a *attempt) bool {
 		calls -= u.s.subscriptions.listsOnly(u)
 	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
-	return a.entered.Load() > 0 || calls+requests > 0 || len(u.held) > 0 || len(u.idle.suspended) > 0 ||
+	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 ||
 		u.s.tasks.isUnfinishedAt(u) || u.s.clientTasks.isUnfinishedAt(u) || u.s.resourceSubs.of(u) != nil
 }
 

@@ -44,30 +44,28 @@ func (r *request) inFlight() observe.OpenRequest {
 		Transport: s.transport,
 	}
 	questions := s.client.Calls(nil)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := r.sent; c != nil {
+	if c := r.call(); c != nil {
 		seen.Upstream, seen.Tool = c.conn.up.Name, r.tool[:min(len(r.tool), maxTool)]
-		seen.WaitsFor, seen.Detail = c.waitsLocked(questions)
+		seen.WaitsFor, seen.Detail = c.waits(questions)
 		return seen
 	}
 	var names []string
-	seen.WaitsFor, names = r.upstreams.waitLocked()
+	seen.WaitsFor, names = r.upstreams.wait()
 	if seen.Detail = listed(names); len(names) == 1 {
 		seen.Upstream, seen.Detail = names[0], ""
 	}
 	return seen
 }
 
-// waitsLocked returns what a call waits for. questions are the server requests that the client has
+// waits returns what a call waits for. questions are the server requests that the client has
 // not answered.
-func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
+func (c *call) waits(questions []*peer.Call) (observe.Wait, string) {
 	u := c.conn
-	switch a := u.attempt; {
-	case a == nil || a.ended:
-	case a.conn == nil:
+	switch s := u.state(); {
+	case !s.Open:
+	case !s.dialled:
 		return observe.ForLink, ""
-	case !a.ready:
+	case !s.Ready:
 		return observe.ForStart, ""
 	case !c.Sent():
 		return observe.ForRoom, "not sent: its server does not read"
@@ -87,17 +85,17 @@ func (c *call) waitsLocked(questions []*peer.Call) (observe.Wait, string) {
 	return observe.ForUpstream, ""
 }
 
-// waitLocked returns what a request without a call waits for, and the names of the upstreams that
+// wait returns what a request without a call waits for, and the names of the upstreams that
 // cause it.
-func (set *upstreamSet) waitLocked() (wait observe.Wait, names []string) {
+func (set *upstreamSet) wait() (wait observe.Wait, names []string) {
 	var starting, asked []string
 	for _, u := range set.conns {
-		switch a := u.attempt; {
-		case a == nil:
-		case !a.ended && !a.ready, a.ended && !a.heard && set.only() == u: // startup.insist starts it again
+		switch s := u.state(); {
+		case s.attempt == nil:
+		case s.Open && !s.Ready, !s.Open && !s.Heard && set.only() == u: // startup.insist starts it again
 			starting = append(starting, u.up.Name)
-		case a.ended:
-		case len(a.peer.Calls(isOwn)) > 0:
+		case !s.Open:
+		case len(s.attempt.peer.Calls(isOwn)) > 0:
 			asked = append(asked, u.up.Name)
 		}
 	}
@@ -131,21 +129,19 @@ func listed(names []string) string {
 func (p *Router) Traffic() map[string]observe.Traffic {
 	all := make(map[string]observe.Traffic)
 	for _, s := range p.running() {
-		s.mu.Lock()
 		for _, u := range s.upstreams.conns() {
-			t := all[u.up.Name]
+			t, now := all[u.up.Name], u.state()
 			t.Upstream = u.up.Name
-			if u.restsLocked() {
+			if now.rests {
 				t.Resting++
 				all[u.up.Name] = t
 			}
-			if a := u.attempt; a != nil && !a.ended {
-				t.InFlight += len(a.peer.Calls(func(c *peer.Call) bool { return c.Method != mcp.MethodListen }))
-				t.QueuedBytes += a.peer.Waiting()
+			if now.Open {
+				t.InFlight += len(now.attempt.peer.Calls(func(c *peer.Call) bool { return c.Method != mcp.MethodListen }))
+				t.QueuedBytes += now.attempt.peer.Waiting()
 				all[u.up.Name] = t
 			}
 		}
-		s.mu.Unlock()
 	}
 	return all
 }

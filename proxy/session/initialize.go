@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -18,11 +20,50 @@ const batchVersion = "2025-03-26"
 
 // A handshake is the result of the client's initialize.
 type handshake struct {
+	ready atomic.Bool // the client accepts server requests: it has sent initialized, or another request
+
+	mu      sync.Mutex      // guards the fields below; nothing else is locked under it
 	params  json.RawMessage // for upstreams: the client's own, with the negotiated version; nil before initialize
 	version string
-	ready   bool // the client accepts server requests: it has sent initialized, or another request
+	level   json.RawMessage // params of the last logging/setLevel
+}
 
-	level json.RawMessage // params of the last logging/setLevel
+// begin notes the client's initialize, and reports whether it is the first one.
+func (h *handshake) begin(params json.RawMessage, version string) (first bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if first = h.params == nil; first {
+		h.params, h.version = params, version
+	}
+	return first
+}
+
+// undo lets the client try again.
+func (h *handshake) undo() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.params, h.version = nil, ""
+	h.ready.Store(false)
+}
+
+// said returns the params for upstreams and the version, zero before initialize.
+func (h *handshake) said() (params json.RawMessage, version string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.params, h.version
+}
+
+// setLevel notes the params of logging/setLevel. Upstreams that start later get them.
+func (h *handshake) setLevel(params json.RawMessage) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.level = params
+}
+
+func (h *handshake) lastLevel() json.RawMessage {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.level
 }
 
 // initialize starts all upstreams and answers for all. The client waits for a slow one for a
@@ -35,22 +76,15 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 	if err != nil {
 		return jsonrpc.InvalidParams(err.Error())
 	}
-	s.mu.Lock()
-	again := s.handshake.params != nil
-	if !again {
-		s.handshake.params, s.handshake.version = params, version
-		s.hello.Store(namedIn(params))
-		s.lists.Initialized(params)
-		// Now, so that the client's next requests wait for them.
-		for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns {
-			if !u.lists.IsLazy() {
-				u.openLocked()
-			}
-		}
-	}
-	s.mu.Unlock()
-	if again {
+	if !s.handshake.begin(params, version) {
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: already initialized"}
+	}
+	s.hello.Store(namedIn(params))
+	s.lists.Initialized(params)
+	for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns { // now, so that the client's next requests wait for them
+		if !u.lists.IsLazy() {
+			u.open()
+		}
 	}
 	s.work(r, func(ctx context.Context) {
 		introduced := func(u *upstreamConn, ctx context.Context) (json.RawMessage, *lists.Failure) {
@@ -60,10 +94,8 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 			return u.introduced(ctx)
 		}
 		if _, failed := s.startAll(ctx, r, lists.Starts, introduced); failed != nil {
-			s.mu.Lock()
-			s.handshake = handshake{level: s.handshake.level} // the client may try again
+			s.handshake.undo()
 			s.hello.Store(nil)
-			s.mu.Unlock()
 			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.Wire})
 			return
 		}
@@ -110,13 +142,10 @@ func negotiate(params json.RawMessage, n *mcp.Notes) (json.RawMessage, string, e
 // clientReady lets upstreams send requests and notifications to the client. It returns false if the
 // client has not sent initialize.
 func (s *session) clientReady() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.handshake.params == nil {
+	if params, _ := s.handshake.said(); params == nil {
 		return false
 	}
-	if !s.handshake.ready {
-		s.handshake.ready = true
+	if s.handshake.ready.CompareAndSwap(false, true) {
 		for _, u := range s.upstreams.of(mcp.Legacy).conns {
 			s.wg.Go(u.release)
 		}

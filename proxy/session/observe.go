@@ -33,9 +33,7 @@ func (s *session) id() string { return s.key[:8] }
 
 // observed describes the session for operators.
 func (s *session) observed() observe.Session {
-	s.mu.Lock()
-	hello := s.handshake.params
-	s.mu.Unlock()
+	hello, _ := s.handshake.said()
 	listens := s.subscriptions.len()
 	_, open := s.client.Open()
 	seen := observe.Session{

@@ -265,12 +265,7 @@ func (s *session) admits(r *request) bool {
 		s.refuseWith(r, err, refused)
 		return false
 	}
-	s.mu.Lock()
-	r.use = use
-	s.mu.Unlock()
-	if !r.Open() { // whoever took it may have looked before
-		use.End()
-	}
+	r.count(use)
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,7 +49,7 @@ type request struct {
 	// may follow.
 	acking, acked atomic.Bool
 
-	// Guarded by session.mu. Whoever takes the request sees what was set before.
+	mu     sync.Mutex                    // guards the fields below; whoever takes the request sees what was set before
 	after  func(answer *jsonrpc.Message) // called with the answer before the client gets it
 	sent   *call                         // the call to an upstream, once the request is forwarded
 	kept   int                           // bytes of the request that count in session.kept
@@ -105,7 +106,7 @@ func (s *session) settle(r *request, answer *jsonrpc.Message) {
 
 // deliver ends the work on a taken request, and passes the answer to put. All requests end here.
 func (s *session) deliver(r *request, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
-	if after := s.stop(r); after != nil {
+	if after := r.stop(); after != nil {
 		after(answer)
 	}
 	s.release(r) // afterwards, because after has counted what it keeps
@@ -115,17 +116,49 @@ func (s *session) deliver(r *request, answer *jsonrpc.Message, put func(*jsonrpc
 
 // stop ends the goroutine and the timer of a taken request, and returns the function to call with
 // the answer.
-func (s *session) stop(r *request) (after func(answer *jsonrpc.Message)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (r *request) stop() (after func(answer *jsonrpc.Message)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.use.End()
 	if r.cancel != nil {
 		r.cancel()
 	}
-	if r.sent != nil && r.sent.timer != nil {
-		r.sent.timer.Stop()
+	if r.sent != nil {
+		r.sent.timeout.stop()
 	}
 	return r.after
+}
+
+// count makes the request count for its principal until it is over.
+func (r *request) count(use *policy.Use) {
+	r.mu.Lock()
+	r.use = use
+	r.mu.Unlock()
+	if !r.Open() { // whoever took it may have looked before
+		use.End()
+	}
+}
+
+// takeUse takes the count out of the request; the caller ends it.
+func (r *request) takeUse() (use *policy.Use) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	use, r.use = r.use, nil
+	return use
+}
+
+// works reports whether a goroutine works, or has worked, on the request.
+func (r *request) works() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cancel != nil
+}
+
+// call returns the call to an upstream, nil if the request was not forwarded.
+func (r *request) call() *call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent
 }
 
 // phase reports whether r, which was taken, may have run. A subscription runs from its beginning.
@@ -141,9 +174,9 @@ func (r *request) phase() jsonrpc.Phase {
 // already over, work returns false and does not run fn.
 func (s *session) work(r *request, fn func(ctx context.Context)) bool {
 	ctx, cancel := context.WithCancel(withTrace(s.ctx, r))
-	s.mu.Lock()
+	r.mu.Lock()
 	r.cancel = cancel
-	s.mu.Unlock()
+	r.mu.Unlock()
 	if !r.Open() {
 		cancel()
 		return false
@@ -157,8 +190,8 @@ func (s *session) work(r *request, fn func(ctx context.Context)) bool {
 
 // whenAnswered sets the function to call with the answer to r before the client gets it.
 func (s *session) whenAnswered(r *request, fn func(answer *jsonrpc.Message)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.after = fn
 }
 
@@ -166,8 +199,8 @@ func (s *session) whenAnswered(r *request, fn func(answer *jsonrpc.Message)) {
 // then m is nil, and the streams to the upstreams end, too.
 func (s *session) cancelled(pr *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	r := pr.Value.(*request)
-	use := s.takeUse(r)
-	s.stop(r)
+	use := r.takeUse()
+	r.stop()
 	s.release(r)
 	call := pr.Forwarded()
 	switch {
@@ -203,14 +236,13 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if !r.Open() {
 		return // cancelled meanwhile
 	}
-	s.mu.Lock()
-	u.resumedLocked(n)
-	a := u.enterLocked()
+	a := u.enterFor(n)
 	c := u.newCall(a, r.Method)
 	c.request, c.Done, c.Works = r, c.settle, true
+	r.mu.Lock()
 	r.sent = c
-	c.startTimerLocked()
-	s.mu.Unlock()
+	c.timeout.start(c)
+	r.mu.Unlock()
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
 	if n.Has(mcp.Token) {
 		c.token = bytes.Clone(n.Raw(mcp.Token))
@@ -235,8 +267,8 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 // keep counts bytes of a request that are kept until its answer. It returns false if there is no
 // room for them.
 func (s *session) keep(r *request, bytes int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	more := bytes - r.kept
 	if more <= 0 || !r.Open() { // release has been called, or will not free more
 		return true
@@ -250,8 +282,8 @@ func (s *session) keep(r *request, bytes int) bool {
 
 // release undoes keep.
 func (s *session) release(r *request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	s.kept.Add(-int64(r.kept))
 	r.kept = 0
 }
@@ -287,9 +319,7 @@ type call struct {
 
 	token []byte // the client's progress token, as it came; nil for none
 
-	// Guarded by session.mu.
-	timer         *time.Timer
-	openQuestions int // open server requests that it may have caused, see causes
+	timeout timeout // with a lock of its own
 
 	began  time.Duration     // when it was sent, by session.now, if hooks are set
 	over   atomic.Int64      // likewise: when it was answered; zero before

@@ -11,7 +11,7 @@ import (
 // rootsChanges limits how often upstreams are notified of a change of the client's roots: at once,
 // and then once in rootsPause.
 type rootsChanges struct {
-	mu      sync.Mutex // guards the fields below; session.mu may be taken with it held
+	mu      sync.Mutex // guards the fields below; upstreamConn.mu may be taken with it held
 	resting bool       // the upstreams were notified less than rootsPause ago
 	held    *jsonrpc.Message
 }

@@ -52,9 +52,7 @@ func init() { // not literals, because the handlers refer to the tables
 // implementations MUST support receiving JSON-RPC batches). Each element is handled as a message;
 // the answers are sent as one array.
 func (s *session) batch(elements []*jsonrpc.Message) *jsonrpc.Error {
-	s.mu.Lock()
-	version := s.handshake.version
-	s.mu.Unlock()
+	_, version := s.handshake.said()
 	initializes := func(m *jsonrpc.Message) bool { return m.Method == mcp.MethodInitialize }
 	if version != batchVersion || slices.ContainsFunc(elements, initializes) {
 		return noBatch
@@ -176,21 +174,16 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 	if bad != nil {
 		return bad
 	}
-	remember := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.handshake.level = params
-	}
 	if u := r.upstreams.only(); u != nil {
 		s.whenAnswered(r, func(answer *jsonrpc.Message) {
 			if answer.Error == nil {
-				remember()
+				s.handshake.setLevel(params)
 			}
 		})
 		s.forward(r, u)
 		return nil
 	}
-	remember() // before alive is read: an upstream that becomes alive now gets it replayed
+	s.handshake.setLevel(params) // before alive is read: an upstream that becomes alive now gets it replayed
 	s.work(r, func(ctx context.Context) {
 		logging := s.upstreams.of(mcp.Legacy).visibleTo(r.grant).filter(func(u *upstreamConn) bool { return u.alive() && u.lists.Says().Declares("logging") })
 		lists.ForEach(ctx, listsOf(logging), func(ctx context.Context, i int) {

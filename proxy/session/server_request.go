@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -19,8 +20,8 @@ const maxServerRequests = 1024
 type serverRequest struct {
 	conn   *upstreamConn // that asked
 	token  json.RawMessage
-	task   string  // of the client, that it is about; "" for none
-	causes []*call // calls whose timeout is suspended while it is open. Guarded by session.mu
+	task   string                  // of the client, that it is about; "" for none
+	causes atomic.Pointer[[]*call] // calls whose timeout is suspended while it is open
 }
 
 // errClientGone answers a server request that the client can no longer answer.
@@ -54,7 +55,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	case err == jsonrpc.ErrFull:
 		in.r.Fail(jsonrpc.Overloaded(u.up.Name))
 	case err != nil: // it was taken back
-		s.resumeTimers(sr)
+		sr.resumeTimers()
 	}
 }
 
@@ -73,14 +74,14 @@ func (s *session) forwardToClient(in incoming, c *peer.Call, out *jsonrpc.Messag
 	}
 	sr := c.Value.(*serverRequest)
 	in.r.Value = sr
-	sr.waitLocked(sr.conn.causes(in))
+	sr.suspendTimers(sr.conn.causes(in))
 	return in.r.Forward(c, out)
 }
 
 // answered passes the client's answer to the upstream that asked.
 func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	sr := c.Value.(*serverRequest)
-	s.resumeTimers(sr)
+	sr.resumeTimers()
 	id, ended := catalog.CreatedTask(m.Result)
 	if n, _ := c.ID.Int(); id != "" && !ended {
 		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, n}, token: sr.token, unfinished: true})
@@ -102,7 +103,7 @@ func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at
 	if sr == nil {
 		return // it was held back, and never sent
 	}
-	s.resumeTimers(sr)
+	sr.resumeTimers()
 	c := r.Forwarded()
 	switch {
 	case m != nil:

@@ -41,6 +41,7 @@ type session struct {
 
 	// Each has its own lock.
 	upstreams     upstreamSets
+	handshake     handshake
 	lists         lists.Session // what upstreams list, and pending notifications about that
 	subscriptions subscriptions // in the modern era
 	roots         rootsChanges  // pending notifications about the client's roots
@@ -50,11 +51,10 @@ type session struct {
 	kept     atomic.Int64 // bytes of requests that the session keeps; see maxKept
 	overRate atomic.Int64 // notifications that exceeded the rate of their sender
 
-	// mu guards the fields below, those of calls and those of upstream connections. It is not held
-	// while waiting for a Peer.
-	mu        sync.Mutex
-	phase     phase     // never decreases
-	handshake handshake // the result of initialize
+	// mu guards phase, and makes one step of its changes and those of the upstream sets. It is not
+	// held while waiting for a Peer.
+	mu    sync.Mutex
+	phase phase // never decreases
 }
 
 // A clientIdentity says who sends the messages of a session.
@@ -186,7 +186,7 @@ func (s *session) end(force func()) {
 	s.hangUp()
 	for _, pr := range calls {
 		r := pr.Value.(*request)
-		s.abandon(r, s.takeUse(r))
+		s.abandon(r, r.takeUse())
 		s.deliver(r, s.lastAnswer(r), r.Answer)
 	}
 }
@@ -205,7 +205,7 @@ func (s *session) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range s.upstreams.conns() {
-		u.hangUpLocked(jsonrpc.Cause{})
+		u.hangUp(jsonrpc.Cause{})
 	}
 }
 
@@ -271,7 +271,7 @@ func (s *session) halfClose() {
 	s.subscriptions.end()
 	s.mu.Unlock()
 	for _, c := range s.client.TakeCalls(nil) {
-		s.resumeTimers(c.Value.(*serverRequest))
+		c.Value.(*serverRequest).resumeTimers()
 		c.For.Refuse(errClientGone)
 	}
 	s.client.Drain(errDrained, math.MaxInt64)

@@ -174,9 +174,7 @@ func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage
 // dialled reports whether the host is there. An attempt that something else has begun
 // meanwhile, and that still dials, says nothing about that.
 func (u *upstreamConn) dialled() bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	return u.reached
+	return u.state().reached
 }
 
 // trials are the starts of a sole upstream that failed within one wait.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -11,18 +12,51 @@ import (
 // progress. It is suspended while the client has an open server request that the request may have
 // caused.
 
-// startTimerLocked starts the upstream's requestTimeout, if it has one.
-func (c *call) startTimerLocked() {
+// A timeout is that of one call. It is suspended while a server request is open that the call may
+// have caused.
+type timeout struct {
+	mu        sync.Mutex // guards the fields below; nothing else is locked under it
+	timer     *time.Timer
+	questions int // open server requests
+}
+
+// start starts the timeout of a call to an upstream with one.
+func (t *timeout) start(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if d := c.conn.up.RequestTimeout; d > 0 {
-		c.timer = time.AfterFunc(d, func() { c.conn.s.expire(c) })
+		t.timer = time.AfterFunc(d, func() { c.conn.s.expire(c) })
 	}
 }
 
-// extendLocked restarts the timeout of a request that makes progress.
-func (c *call) extendLocked() {
-	if c.timer != nil {
-		c.timer.Reset(c.conn.up.RequestTimeout)
+// extend restarts the timeout of a call that makes progress.
+func (t *timeout) extend(d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Reset(d)
 	}
+}
+
+func (t *timeout) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+// suspend notes n more open server requests.
+func (t *timeout) suspend(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.questions += n
+}
+
+func (t *timeout) isSuspended() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.questions > 0
 }
 
 // causes returns the calls that may have caused a server request: the one to which it belongs, or
@@ -45,36 +79,34 @@ func (u *upstreamConn) causes(in incoming) (all []*call) {
 	return all
 }
 
-// waitLocked suspends the timeouts of the calls that may have caused a server request.
-func (sr *serverRequest) waitLocked(askers []*call) {
-	sr.causes = askers
+// suspendTimers suspends the timeouts of the calls that may have caused a server request.
+func (sr *serverRequest) suspendTimers(askers []*call) {
+	sr.causes.Store(&askers)
 	for _, c := range askers {
-		c.openQuestions++
+		c.timeout.suspend(1)
 	}
 }
 
 // resumeTimers restarts the timeouts. A call that was answered meanwhile has none: expire finds
 // nothing to settle.
-func (s *session) resumeTimers(sr *serverRequest) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range sr.causes {
-		c.openQuestions--
-		c.extendLocked()
+func (sr *serverRequest) resumeTimers() {
+	askers := sr.causes.Swap(nil)
+	if askers == nil {
+		return
 	}
-	sr.causes = nil
+	for _, c := range *askers {
+		c.timeout.suspend(-1)
+		c.timeout.extend(c.conn.up.RequestTimeout)
+	}
 }
 
 // expire settles the request of a call whose upstream took too long, and cancels the call there. A
 // timeout is not a close: the upstream stays.
 func (s *session) expire(c *call) {
 	r := c.request
-	s.mu.Lock()
-	late := r.sent == c && c.openQuestions == 0
-	s.mu.Unlock()
-	if !late || !s.take(r) {
+	if r.call() != c || c.timeout.isSuspended() || !s.take(r) {
 		return
 	}
-	c.giveUp(s.takeUse(r), mcp.Cancellation(c.ID, "timeout"))
+	c.giveUp(r.takeUse(), mcp.Cancellation(c.ID, "timeout"))
 	s.deliver(r, jsonrpc.NewError(r.ID, jsonrpc.TimedOut(c.conn.up.Name)), r.AnswerWhenRoom)
 }

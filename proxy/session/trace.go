@@ -22,9 +22,7 @@ func (s *session) arrival(r *request) observe.Arrival {
 		a.HTTP = *t
 	}
 	if a.Version, _ = r.notes.Text(mcp.Version); r.era == mcp.Legacy {
-		s.mu.Lock()
-		a.Version = s.handshake.version
-		s.mu.Unlock()
+		_, a.Version = s.handshake.said()
 	}
 	return a
 }

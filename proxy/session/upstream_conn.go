@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,17 +32,18 @@ type upstreamConn struct {
 	dropLogged atomic.Bool // since its last start: a message was dropped because the queue was full
 
 	minted atomic.Int64 // last id; never reused, so that a late answer settles no other call
-	idle   idleWatch    // see idle.go
 
-	// Guarded by session.mu.
+	// Each has its own lock.
+	held      heldBack  // messages for a client that is not ready
+	abandoned abandoned // requests that still count
+
+	mu        sync.Mutex           // guards the fields below and attempts; may be taken with session.mu held, never the other way
+	idle      idleWatch            // see idle.go
 	attempt   *attempt             // the current stream, or the last one
 	reached   bool                 // the last completed dial reached the host
 	closed    bool                 // hung up for good: no new attempt and no new call
 	gone      *jsonrpc.ClosedError // why it is closed; without a cause at the session's end
 	reopening bool                 // reopen is running
-	held      []incoming           // messages for a client that is not ready
-	heldBytes int                  // size of held
-	abandoned abandoned            // requests that still count
 }
 
 // An attempt is one stream from its opening to its end. In the modern era, which has no initialize,
@@ -52,9 +54,9 @@ type attempt struct {
 	first   jsonrpc.Room  // unbounded room for the handshake
 	closed  chan struct{} // closed when its stream is
 	after   *attempt      // that was idle, and whose stream is closed first; nil for none
-	entered atomic.Int32  // goroutines that are about to send something; incremented with session.mu held
+	entered atomic.Int32  // goroutines that are about to send something; incremented with upstreamConn.mu held
 
-	// Guarded by session.mu.
+	// Guarded by upstreamConn.mu.
 	conn    jsonrpc.Conn // nil until the stream is open
 	ready   bool         // initialize was answered
 	heard   bool         // the upstream has answered anything
@@ -147,16 +149,35 @@ func (u *upstreamConn) newAttempt() *attempt {
 
 // open is openLocked without the lock.
 func (u *upstreamConn) open() *attempt {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	return u.openLocked()
 }
 
 // WakeUp opens the stream if necessary, and reports whether the upstream is ready.
 func (u *upstreamConn) WakeUp() (ready bool) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	return u.openLocked().ready
+}
+
+// A streamState is the state of an upstream connection at one time.
+type streamState struct {
+	lists.State
+	attempt *attempt // the last one, nil for none
+	dialled bool     // there is a stream
+	reached bool     // the last completed dial reached the host
+	rests   bool
+}
+
+func (u *upstreamConn) state() streamState {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s := streamState{attempt: u.attempt, reached: u.reached, rests: u.restsLocked()}
+	if a := u.attempt; a != nil {
+		s.Open, s.Ready, s.Heard, s.dialled = !a.ended, a.ready && !a.ended, a.heard, a.conn != nil
+	}
+	return s
 }
 
 // isHungUp reports whether the upstream gets no more requests, because it was hung up or the
@@ -165,8 +186,8 @@ func (u *upstreamConn) isHungUp() bool { return u.ctx.Err() != nil }
 
 // isOpen reports whether an attempt is the open stream.
 func (u *upstreamConn) isOpen(a *attempt) bool {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	return !a.ended && !u.closed
 }
 
@@ -180,8 +201,8 @@ func (u *upstreamConn) Start(ctx context.Context) *jsonrpc.Error {
 func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	select {
 	case <-a.started:
-		u.s.mu.Lock()
-		defer u.s.mu.Unlock()
+		u.mu.Lock()
+		defer u.mu.Unlock()
 		return a.err
 	case <-ctx.Done():
 		return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}) // the start goes on
@@ -199,9 +220,9 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 	if err == jsonrpc.ErrFull {
 		return jsonrpc.Overloaded(u.up.Name)
 	}
-	u.s.mu.Lock()
+	u.mu.Lock()
 	gone := u.gone
-	u.s.mu.Unlock()
+	u.mu.Unlock()
 	if gone != nil { // hung up since it was opened
 		err = gone
 	}
@@ -222,9 +243,9 @@ func (u *upstreamConn) run(a *attempt) {
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
 	conn, err := u.s.router.Dial(u.ctx, u.up.Name, u.s.key, u.era)
-	u.s.mu.Lock()
+	u.mu.Lock()
 	u.reached = err == nil
-	u.s.mu.Unlock()
+	u.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -239,8 +260,8 @@ func (u *upstreamConn) stream(a *attempt) error {
 // adopt makes conn the stream of a. A stream of the legacy era begins with initialize, which holds
 // back everything else. A stream of the modern era is ready.
 func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if u.closed {
 		return jsonrpc.ErrClosed
 	}
@@ -254,6 +275,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		u.s.subscriptions.resume(u)
 		return nil
 	}
+	params, _ := u.s.handshake.said()
 	c := u.newCall(a, mcp.MethodInitialize)
 	c.Room = &a.first
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
@@ -261,7 +283,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 			u.initialized(a, answer)
 		}
 	}
-	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.s.handshake.params)})
+	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
 }
 
 // ask makes a call of the session itself and waits for the answer, which may be a connection-closed
@@ -333,8 +355,8 @@ func (a *attempt) toldAs(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 // ended marks a as ended before anything of it is settled, so that later requests open another
 // stream. It returns the end for clients.
 func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	end = a.toldAs(end)
 	if a.rests { // restLocked has ended it, and another stream may be open
 		return end
@@ -347,7 +369,7 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 		a.err = u.lost(end)
 		close(a.started)
 	}
-	u.held, u.heldBytes = nil, 0
+	u.held.clear()
 	if u.s.ctx.Err() == nil { // otherwise this side has left, and the server may continue
 		u.abandoned.end()
 	}
@@ -355,10 +377,12 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 	return end
 }
 
-// hangUpLocked closes the stream for good, after the client's last messages, for which an upstream
+// hangUp closes the stream for good, after the client's last messages, for which an upstream
 // that does not read has lastWords. The host then cancels the calls of this session. If the session
 // continues, its calls fail with the cause when the stream has ended.
-func (u *upstreamConn) hangUpLocked(cause jsonrpc.Cause) {
+func (u *upstreamConn) hangUp(cause jsonrpc.Cause) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	u.closed, u.gone = true, &jsonrpc.ClosedError{Cause: cause}
 	if !cause.IsZero() {
 		u.gone.Event = jsonrpc.NewEvent()

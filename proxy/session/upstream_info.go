@@ -15,8 +15,8 @@ import (
 // initialized handles an upstream's answer to initialize.
 func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	if answer.Error != nil || answer.Result[0] != '{' { // it cannot be used
-		u.s.mu.Lock()
-		defer u.s.mu.Unlock()
+		u.mu.Lock()
+		defer u.mu.Unlock()
 		if !a.ended {
 			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and sends the event
 			a.own = u.whyNotInitialized(answer.Error)
@@ -28,7 +28,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.lists.Note(answer.Result)
 	// Now, because the client's next list waits for this, and acknowledges what was announced.
 	unseen := u.s.lists.Unannounced(u.lists)
-	u.s.mu.Lock()
+	u.mu.Lock()
 	u.dropLogged.Store(false)
 	u.lists.Started()
 	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
@@ -42,7 +42,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	close(a.started)
 	u.watchLocked(a)
 	u.noteAliveLocked(a)
-	u.s.mu.Unlock()
+	u.mu.Unlock()
 	if !lazy { // else listFirst compares
 		u.s.wg.Go(func() { u.lists.Returned(unseen, func() bool { return u.isOpen(a) }) })
 	}
@@ -71,8 +71,8 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 		}
 		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
 	}
-	if u.lists.Says().Declares("logging") && u.s.handshake.level != nil {
-		request(mcp.MethodSetLevel, u.s.handshake.level)
+	if level := u.s.handshake.lastLevel(); level != nil && u.lists.Says().Declares("logging") {
+		request(mcp.MethodSetLevel, level)
 	}
 	for _, params := range u.s.resourceSubs.of(u) {
 		request(mcp.MethodSubscribe, params)
@@ -81,13 +81,13 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 
 // introduced starts an upstream that describes itself in initialize, and returns the description.
 func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {
-	u.s.mu.Lock()
+	u.mu.Lock()
 	a := u.attempt // initialize began it, and it may have failed already
 	if a == nil || a.counted {
 		a = u.openLocked()
 	}
 	a.counted = true
-	u.s.mu.Unlock()
+	u.mu.Unlock()
 	if err := u.await(ctx, a); err != nil {
 		return nil, lists.FailureOf(err)
 	}
@@ -113,4 +113,29 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 	u.lists.Note(answer.Result)
 	u.s.router.memory.NoteInTime(u.up.Name, mcp.MethodDiscover)
 	return answer.Result, nil
+}
+
+// noteAliveLocked notes that the upstream has answered something.
+func (u *upstreamConn) noteAliveLocked(a *attempt) {
+	first := !a.heard
+	a.heard = true
+	u.lists.Heard(first)
+}
+
+// noteAlive is noteAliveLocked for an acknowledgment, which is no answer.
+func (u *upstreamConn) noteAlive() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.attempt.ended {
+		u.noteAliveLocked(u.attempt)
+	}
+}
+
+// noteAnswer is noteAliveLocked for an answer, whoever waits for it.
+func (u *upstreamConn) noteAnswer(answer *jsonrpc.Message) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if a := u.attempt; answer.Result != nil && a.ready && !a.ended {
+		u.noteAliveLocked(a)
+	}
 }

@@ -29,12 +29,9 @@ func (u *upstreamConn) IsSole() bool { return u.s.upstreams.of(u.era).only() == 
 
 // State returns the state of the stream.
 func (u *upstreamConn) State() lists.State {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if a := u.attempt; a != nil && !a.ended {
-		return lists.State{Open: true, Ready: a.ready, Heard: a.heard}
-	}
-	return lists.State{}
+	s := u.state().State
+	s.Heard = s.Heard && s.Open
+	return s
 }
 
 // alive reports whether the upstream has answered initialize.
@@ -64,31 +61,6 @@ func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
 
 // ListChanged notifies the client's subscriptions.
 func (u *upstreamConn) ListChanged(k catalog.Kind) { u.s.subscriptions.changed(u, k) }
-
-// noteAliveLocked notes that the upstream has answered something.
-func (u *upstreamConn) noteAliveLocked(a *attempt) {
-	first := !a.heard
-	a.heard = true
-	u.lists.Heard(first)
-}
-
-// noteAlive is noteAliveLocked for an acknowledgment, which is no answer.
-func (u *upstreamConn) noteAlive() {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if !u.attempt.ended {
-		u.noteAliveLocked(u.attempt)
-	}
-}
-
-// noteAnswer is noteAliveLocked for an answer, whoever waits for it.
-func (u *upstreamConn) noteAnswer(answer *jsonrpc.Message) {
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	if a := u.attempt; answer.Result != nil && a.ready && !a.ended {
-		u.noteAliveLocked(a)
-	}
-}
 
 // listFirst asks a server of the legacy era that has just started for its lists, before it gets
 // anything of the client besides initialize, so that the client is notified soon of what differs

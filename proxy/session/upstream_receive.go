@@ -3,6 +3,8 @@ package session
 import (
 	"encoding/json"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -47,21 +49,73 @@ func (u *upstreamConn) notified(in incoming) {
 	}
 }
 
-// hold keeps messages until the client is ready, because they could overtake our answer to
-// initialize. If there is no room, hold refuses them.
-func (u *upstreamConn) hold(in incoming) bool {
-	u.s.mu.Lock()
-	if u.s.handshake.ready && len(u.held) == 0 {
-		u.s.mu.Unlock()
-		return false
+// A heldBack is the messages of an upstream for a client that is not ready: they could overtake our
+// answer to initialize.
+type heldBack struct {
+	mu       sync.Mutex // guards the fields below; nothing else is locked under it
+	messages []incoming
+	bytes    int
+}
+
+// isEmpty reports whether nothing is held back.
+func (h *heldBack) isEmpty() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.messages) == 0
+}
+
+// add holds a message back, unless the client is ready and there are none. It returns no room if
+// there are too many.
+func (h *heldBack) add(in incoming, ready *atomic.Bool, maxBytes int) (held, room bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ready.Load() && len(h.messages) == 0 { // release runs when it has become ready
+		return false, true
 	}
 	size := in.m.Size()
-	room := len(u.held) < maxHeld && u.heldBytes+size <= u.s.router.queueBytes()
-	if room {
-		u.held = append(u.held, in)
-		u.heldBytes += size
+	if len(h.messages) >= maxHeld || h.bytes+size > maxBytes {
+		return true, false
 	}
-	u.s.mu.Unlock()
+	h.messages = append(h.messages, in)
+	h.bytes += size
+	return true, true
+}
+
+// first returns the oldest message.
+func (h *heldBack) first() (in incoming, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.messages) == 0 {
+		h.messages = nil
+		return incoming{}, false
+	}
+	return h.messages[0], true
+}
+
+// remove forgets the oldest message if it still is in.
+func (h *heldBack) remove(in incoming) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.messages) > 0 && h.messages[0] == in {
+		h.messages[0] = incoming{}
+		h.messages = h.messages[1:]
+		h.bytes -= in.m.Size()
+	}
+}
+
+// clear forgets all messages, because their stream has ended.
+func (h *heldBack) clear() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.messages, h.bytes = nil, 0
+}
+
+// hold holds messages back until the client is ready. If there is no room, hold refuses them.
+func (u *upstreamConn) hold(in incoming) bool {
+	held, room := u.held.add(in, &u.s.handshake.ready, u.s.router.queueBytes())
+	if !held {
+		return false
+	}
 	if !room {
 		u.s.drop("the client is not ready", in.m)
 		if in.r != nil {
@@ -74,26 +128,16 @@ func (u *upstreamConn) hold(in incoming) bool {
 // release handles the messages that were held, in order.
 func (u *upstreamConn) release() {
 	for {
-		u.s.mu.Lock()
-		if len(u.held) == 0 {
-			u.held = nil
-			u.s.mu.Unlock()
+		next, ok := u.held.first()
+		if !ok {
 			return
 		}
-		next := u.held[0]
-		u.s.mu.Unlock()
 		in := next
 		if in.of != nil && !in.of.Open() { // its call has ended meanwhile
 			in.of = nil
 		}
 		u.handle(in)
-		u.s.mu.Lock()
-		if len(u.held) > 0 && u.held[0] == next { // the stream may have ended meanwhile
-			u.held[0] = incoming{}
-			u.held = u.held[1:]
-			u.heldBytes -= next.m.Size()
-		}
-		u.s.mu.Unlock()
+		u.held.remove(next) // unless the stream has ended meanwhile
 	}
 }
 
@@ -159,9 +203,7 @@ func (u *upstreamConn) progress(in incoming) {
 	n, ok := id.Int()
 	if c := callOf(in.of); c != nil && c.request != nil {
 		token = c.token
-		u.s.mu.Lock()
-		c.extendLocked()
-		u.s.mu.Unlock()
+		c.timeout.extend(u.up.RequestTimeout)
 	} else {
 		token = u.s.tasks.getByToken(tokenKey{u, n}).token
 	}

@@ -1,12 +1,10 @@
 package session
 
 import (
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -181,7 +179,7 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 // removeLocked hangs up an upstream that is no longer served, which settles its calls, and makes
 // all concerns forget it.
 func (s *session) removeLocked(u *upstreamConn) {
-	u.hangUpLocked(jsonrpc.CauseChanged)
+	u.hangUp(jsonrpc.CauseChanged)
 	s.owners.forget(u)
 }
 
@@ -209,9 +207,8 @@ func (s *session) relinked(names []string) {
 	}
 	s.announce(legacy)
 	for _, u := range legacy {
-		if !u.reopening && s.resourceSubs.of(u) != nil {
-			u.reopening = true
-			s.wg.Go(u.reopen)
+		if s.resourceSubs.of(u) != nil {
+			u.reopenSoon()
 		}
 	}
 }
@@ -219,22 +216,6 @@ func (s *session) relinked(names []string) {
 // announce notifies the client to list again, because of these upstreams or of removed ones.
 func (s *session) announce(conns []*upstreamConn) {
 	s.lists.Announce(listsOf(conns))
-}
-
-// reopen opens the stream to an upstream at which the client has subscriptions, to replay them.
-func (u *upstreamConn) reopen() {
-	timer := time.NewTimer(rand.N(reopenWithin))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-u.ctx.Done():
-	}
-	u.s.mu.Lock()
-	defer u.s.mu.Unlock()
-	u.reopening = false
-	if u.ctx.Err() == nil {
-		u.openLocked()
-	}
 }
 
 // filter returns the upstreams that are as asked for.
