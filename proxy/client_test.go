@@ -78,7 +78,7 @@ func TestTrials(t *testing.T) {
 	t.Cleanup(server.Close)
 	found, err := proxy.Diagnose(t.Context(), &config.Config{Upstreams: []config.Upstream{
 		{Name: "a", Remote: config.Remote{URL: server.URL}, Shared: true}, {Name: "gone", Process: config.Process{Command: "/there/is/none"}},
-	}, Links: []config.Link{{Name: "far", Accept: true}}}, slog.New(slog.DiscardHandler))
+	}, Links: []config.Link{{Name: "far", Accept: true}}}, proxy.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil || len(found.Upstreams) != 2 {
 		t.Fatal(found, err)
 	}
@@ -90,7 +90,7 @@ func TestTrials(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := proxy.Diagnose(ctx, &config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.Canceled) {
+	if _, err := proxy.Diagnose(ctx, &config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}}, proxy.Options{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

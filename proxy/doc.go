@@ -22,6 +22,7 @@
 // order, except that a Proxy and a Host show operators their own snapshot:
 //
 //	trial.go       starts each upstream alone, for doctor and in a running proxy
+//	kept.go        which lists of earlier runs doctor compares with those of now
 //	proxy.go       Proxy: New, clients, Reload, Shutdown
 //	host.go        Host: NewHost, its end of links
 //	snapshot.go    what operators and browsers see of both

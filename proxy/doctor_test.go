@@ -96,6 +96,10 @@ func TestJudge(t *testing.T) {
 		"plain":             {upstream(config.Upstream{Remote: config.Remote{URL: "http://example.com/mcp"}}), nil, `warning plain`},
 		"plain, here":       {upstream(config.Upstream{Remote: config.Remote{URL: "http://127.0.0.1/mcp"}}), nil, ``},
 		"TLS":               {upstream(config.Upstream{Remote: config.Remote{URL: "https://example.com/mcp"}}), nil, ``},
+		"kept":              {nil, []Trial{with(func(t *Trial) { t.Kept = t.Lists })}, ``},
+		"kept, not known":   {nil, []Trial{with(func(t *Trial) { t.Kept = map[string][]json.RawMessage{"prompts": nil} })}, ``},
+		"kept, others":      {nil, []Trial{with(func(t *Trial) { t.Kept = map[string][]json.RawMessage{"tools": nil} })}, `note kept-lists`},
+		"kept, failed":      {nil, []Trial{with(func(t *Trial) { t.Kept, t.Failed = map[string][]json.RawMessage{"tools": nil}, "x" })}, `error failed`},
 		"errors come first": {nil, []Trial{tools("a"), with(func(t *Trial) { t.Failed = "x" })}, `error failed, warning empty`},
 	} {
 		if row.cfg == nil {
@@ -116,6 +120,28 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: ill is %v", name, d.Ill())
 		}
 	}
+}
+
+// What differs from lists that were kept is one finding, which names the elements of each list.
+func TestJudgeKept(t *testing.T) {
+	now := tools("a", "same", "new 1", "new 2", "new 3", "new 4", "new 5", "new 6")
+	now.Lists["resourceTemplates"] = []json.RawMessage{json.RawMessage(`{"uriTemplate":"t:{x}","name":"2"}`)}
+	now.Kept = map[string][]json.RawMessage{
+		"tools": tools("a", "same", "old").Lists["tools"], "prompts": {json.RawMessage(`{"name":"p"}`)}, "resources": {},
+		"resourceTemplates": {json.RawMessage(`{"uriTemplate":"t:{x}","name":"1"}`), json.RawMessage(`7`)},
+	}
+	now.KeptSince = time.Date(2026, 11, 22, 15, 4, 5, 0, time.UTC)
+	d := ops.Judge(&config.Config{}, []Trial{now}, nil)
+	want := `its lists differ from those that were kept on 2026-11-22 15:04: new tools "new 1", "new 2", "new 3", "new 4", "new 5" and 1 more; gone tools "old"; gone prompts "p"; changed resourceTemplates "t:{x}"`
+	for _, f := range d.Findings {
+		if f.Code == "kept-lists" {
+			if f.What != want {
+				t.Errorf("%s", f.What)
+			}
+			return
+		}
+	}
+	t.Errorf("%+v", d.Findings)
 }
 
 // Two upstreams with the same resources are one finding.
@@ -190,7 +216,7 @@ func TestRemedy(t *testing.T) {
 		row.upstream.StartTimeout = cmp.Or(row.upstream.StartTimeout, 20*time.Second)
 		cfg.Upstreams, want = append(cfg.Upstreams, row.upstream), append(want, row.want)
 	}
-	found, err := Diagnose(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	found, err := Diagnose(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func TestSchemas(t *testing.T) {
 			text = []byte(`{"ok":false,"says":["drain: shutting down","not ready"]}`)
 		case "mcp-proxy doctor --json":
 			text = printed(t, cfg, func(ctx context.Context, _ *proxy.Proxy, _ *proxy.Client) (any, error) {
-				return proxy.Diagnose(ctx, &cfg, slog.New(slog.DiscardHandler))
+				return proxy.Diagnose(ctx, &cfg, proxy.Options{Log: slog.New(slog.DiscardHandler)})
 			})
 		case "mcp-proxy check --json":
 			text, _ = json.Marshal(proxy.Inspect(config.Options{File: "/there/is/none.yaml"}))

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -22,9 +21,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
-// Diagnose starts each upstream of a configuration once, and looks for what is wrong or suspicious.
-func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*ops.Diagnosis, error) {
-	trials, err := try(ctx, cfg, log)
+// Diagnose starts each upstream of a configuration once, and looks for what is wrong or suspicious. Of the
+// options it uses Log, and CacheDir to compare lists with those that were kept there.
+func Diagnose(ctx context.Context, cfg *config.Config, o Options) (*ops.Diagnosis, error) {
+	trials, err := try(ctx, cfg, o)
 	if err != nil {
 		return nil, err
 	}
@@ -35,12 +35,12 @@ func Diagnose(ctx context.Context, cfg *config.Config, log *slog.Logger) (*ops.D
 // finds out which eras its server speaks, which may need a second start. It also dials links and
 // tries the upstreams that their hosts announce. It returns the trials in config order when
 // everything has ended.
-func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]ops.Trial, error) {
+func try(ctx context.Context, cfg *config.Config, o Options) ([]ops.Trial, error) {
 	alone := Quiet(cfg)
 	for i := range alone.Upstreams {
 		alone.Upstreams[i].Shared, alone.Upstreams[i].Roots = false, nil // so that it stops with its client
 	}
-	p, err := New(alone, Options{Log: log})
+	p, err := New(alone, Options{Log: o.Log, CacheDir: present(o.CacheDir)})
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +54,7 @@ func try(ctx context.Context, cfg *config.Config, log *slog.Logger) ([]ops.Trial
 	t.throughLinks(ctx)
 	t.wg.Wait()
 	t.alone(ctx)
+	p.noteKept(cfg, t.all)
 	var all []ops.Trial
 	for _, tr := range t.all {
 		all = append(all, *tr)

@@ -94,7 +94,7 @@ func newDoctor() *cobra.Command {
 func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
-	found, err := proxy.Diagnose(ctx, s.cfg, s.log)
+	found, err := proxy.Diagnose(ctx, s.cfg, proxy.Options{Log: s.log, CacheDir: cacheDir()})
 	if err != nil {
 		return failed(ctx, err)
 	}

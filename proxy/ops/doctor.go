@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // A Diagnosis is the result of starting each server of a configuration once.
@@ -51,6 +53,7 @@ func Judge(cfg *config.Config, trials []Trial, problems config.Problems) *Diagno
 		d.started(cfg, t, problems)
 		d.spoke(t)
 		d.listed(t)
+		d.kept(t)
 	}
 	d.commands(cfg)
 	for _, l := range cfg.Links {
@@ -166,6 +169,76 @@ func (d *Diagnosis) listed(t *Trial) {
 		}
 		seen[tool.Name] = true
 	}
+}
+
+// kept finds lists that differ from those that clients get before the server starts.
+func (d *Diagnosis) kept(t *Trial) {
+	if !t.OK() {
+		return
+	}
+	var all []string
+	for k := range catalog.Kinds {
+		if before, known := t.Kept[k.Member()]; known {
+			all = append(all, differences(k, before, t.Lists[k.Member()])...)
+		}
+	}
+	if len(all) > 0 {
+		d.found(LevelNote, "kept-lists", t.Upstream, "run mcp-proxy tools --refresh, or wait: clients get a list_changed when it next starts",
+			"its lists differ from those that were kept on %s: %s", t.KeptSince.Format("2006-01-02 15:04"), strings.Join(all, "; "))
+	}
+}
+
+// differences says which names a list has gained and lost, and which elements are others now.
+func differences(k catalog.Kind, before, now []json.RawMessage) (all []string) {
+	old, current := byName(k, before), byName(k, now)
+	var came, went, changed []string
+	for name, text := range current {
+		if was, known := old[name]; !known {
+			came = append(came, name)
+		} else if was != text {
+			changed = append(changed, name)
+		}
+	}
+	for name := range old {
+		if _, remains := current[name]; !remains {
+			went = append(went, name)
+		}
+	}
+	for _, of := range []struct {
+		what  string
+		names []string
+	}{{"new", came}, {"gone", went}, {"changed", changed}} {
+		if len(of.names) > 0 {
+			all = append(all, fmt.Sprintf("%s %s %s", of.what, k.Member(), someOf(of.names)))
+		}
+	}
+	return all
+}
+
+// byName returns the texts of the elements of a list.
+func byName(k catalog.Kind, elements []json.RawMessage) map[string]string {
+	all := make(map[string]string, len(elements))
+	for _, e := range elements {
+		raw, _ := jsonrpc.Member(e, k.Key())
+		if name, ok := jsonrpc.Unquote(raw); ok {
+			all[name] = string(e)
+		}
+	}
+	return all
+}
+
+// someOf returns the first names in order, and the number of the others.
+func someOf(names []string) string {
+	const most = 5
+	slices.Sort(names)
+	more := ""
+	if n := len(names) - most; n > 0 {
+		names, more = names[:most], fmt.Sprintf(" and %d more", n)
+	}
+	for i, name := range names {
+		names[i] = quoted(name)
+	}
+	return strings.Join(names, ", ") + more
 }
 
 // commands finds command lines that do not work with pipes.

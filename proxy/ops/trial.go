@@ -38,6 +38,8 @@ type Trial struct {
 	Hint      string                       `json:"-"` // advice about a command that could not be started; "" for other failures
 	StopGrace time.Duration                `json:"-"`
 	Lists     map[string][]json.RawMessage `json:"-"` // by member of the result
+	Kept      map[string][]json.RawMessage `json:"-"` // those that clients get before it starts; without those that are not known
+	KeptSince time.Time                    `json:"-"`
 }
 
 // A ListSize is the length of a list.
