@@ -61,13 +61,13 @@ func (c *Catalog) Serve(all []Served) {
 	defer c.mu.Unlock()
 	before := c.upstreams
 	c.upstreams = make(map[string]*Served, len(all))
-	fresh := make(map[string]*Served) // by digest
+	fresh := make(map[string][]*Served) // by digest, which those with the same configuration share
 	for _, u := range all {
 		c.upstreams[u.Name] = &u
 		if old := before[u.Name]; !u.equal(old) {
 			c.forgetLocked(u.Name)
 			if u.Digest != "" {
-				fresh[u.Digest] = &u
+				fresh[u.Digest] = append(fresh[u.Digest], &u)
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func (c *Catalog) Serve(all []Served) {
 		return
 	}
 	for _, r := range c.Store.load(c.log()) {
-		if u := fresh[r.Digest]; u != nil {
+		for _, u := range fresh[r.Digest] {
 			if e := r.entry(u); e != nil {
 				c.putLocked(Key{u.Name, r.Era, r.Caps}, e)
 			}

@@ -93,6 +93,25 @@ func TestStoreKeepsEntries(t *testing.T) {
 	}
 }
 
+// Upstreams with the same configuration both find their lists after a restart.
+func TestStoreKeepsEntriesOfTwins(t *testing.T) {
+	s, err := OpenStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	twins := []Served{{Name: "a", Digest: s.Digest([]byte("1"))}, {Name: "b", Digest: s.Digest([]byte("1")), Deny: []string{"x"}}}
+	first := &Catalog{Store: s}
+	first.Serve(twins)
+	first.learn(keyOf("a"), entryOf(t, "x", "y"))
+	first.learn(keyOf("b"), entryOf(t, "x", "y"))
+	first.Save()
+	again := &Catalog{Store: s}
+	again.Serve(twins)
+	if a, b := namesIn(again.Get(keyOf("a"))), namesIn(again.Get(keyOf("b"))); a != "x y" || b != "y" {
+		t.Errorf("after a restart there is %q and %q", a, b)
+	}
+}
+
 // A broken file, or one of another version, is ignored, and replaced at the next change.
 func TestBrokenFile(t *testing.T) {
 	for _, text := range []string{"", "{", `{"version":2,"entries":[{}]}`, `{"version":1,"entries":[{"capabilities":"xyz"}]}`,
