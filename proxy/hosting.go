@@ -236,6 +236,11 @@ func (h *hosting) idleStop(name string) time.Duration {
 	return h.configs[name].IdleStop
 }
 
+// isStarting reports whether a server of an upstream starts, and none runs.
+func (h *hosting) isStarting(name string) bool {
+	return availabilityOf(h.host.Status())[name] == observe.Starting
+}
+
 // configured returns the names of the upstreams, sorted.
 func (h *hosting) configured() []string {
 	h.mu.Lock()

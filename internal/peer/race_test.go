@@ -180,3 +180,36 @@ func BenchmarkForward(b *testing.B) {
 		slots <- struct{}{}
 	}
 }
+
+// A notification that belongs to a request comes before the answer, or not at all, whatever happens
+// at the same time.
+func TestTellNeverFollowsTheAnswer(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			ours, theirs := jsonrpc.Pipe()
+			s := newSide("ours", peer.Options{})
+			s.run(t, ours)
+			_ = theirs.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", nil))
+			synctest.Wait()
+			r := s.open[0]
+			s.settles(r)
+			go r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+			r.Tell(jsonrpc.NewNotification("notifications/progress", nil))
+			synctest.Wait()
+			r.Tell(jsonrpc.NewNotification("notifications/progress", nil))
+			synctest.Wait()
+			ours.Close()
+			answered := false
+			for m, err := theirs.Recv(); err == nil; m, err = theirs.Recv() {
+				if m.Method != "" && (answered || m.Related != jsonrpc.IntID(1)) {
+					t.Errorf("answered: %v, got %+v", answered, m)
+				}
+				answered = answered || m.IsResponse()
+			}
+			if !answered {
+				t.Error("no answer")
+			}
+			theirs.Close()
+		})
+	}
+}

@@ -200,6 +200,18 @@ func (r *Request) Respond(m *jsonrpc.Message) bool {
 	return true
 }
 
+// Tell sends a notification that belongs to the request, unless the request is over or there is no
+// room. It does not wait.
+func (r *Request) Tell(m *jsonrpc.Message) {
+	m.Related = r.ID
+	p := r.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !r.over.Load() && p.out.Roomy(&p.o.Room, 1) {
+		_ = p.putLocked(m, nil, nil)
+	}
+}
+
 // Fail is Respond with an error.
 func (r *Request) Fail(err *jsonrpc.Error) bool { return r.Respond(&jsonrpc.Message{Error: err.Raw()}) }
 

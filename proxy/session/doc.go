@@ -36,7 +36,8 @@
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
-//   - timer.go: timeouts of requests. observe.go, in_flight.go, trace.go: reports for operators.
+//   - timer.go: timeouts of requests, and what clients are told while a server starts.
+//   - observe.go, in_flight.go, trace.go: reports for operators.
 //   - router.go: all sessions.
 //
 // # Eras

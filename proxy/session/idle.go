@@ -42,12 +42,14 @@ func (u *upstreamConn) enter() *attempt {
 	return u.enterLocked()
 }
 
-// enterFor is enter for a request of the client, which may return to a suspended call.
-func (u *upstreamConn) enterFor(n *mcp.Notes) *attempt {
+// enterFor is enter for a request of the client, which may return to a suspended call. cold means that
+// the upstream has not answered anything yet.
+func (u *upstreamConn) enterFor(n *mcp.Notes) (a *attempt, cold bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.resumedLocked(n)
-	return u.enterLocked()
+	a = u.enterLocked()
+	return a, !a.heard
 }
 
 func (u *upstreamConn) enterLocked() *attempt {

@@ -236,10 +236,11 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if !r.Open() {
 		return // cancelled meanwhile
 	}
-	a := u.enterFor(n)
+	a, cold := u.enterFor(n)
 	c := u.newCall(a, r.Method)
 	c.request, c.Done, c.Works = r, c.settle, true
 	r.mu.Lock()
+	cold = cold && r.sent == nil // else the client was told
 	r.sent = c
 	c.timeout.start(c)
 	r.mu.Unlock()
@@ -247,6 +248,9 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if n.Has(mcp.Token) {
 		c.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
+		if cold && u.lists.IsLazy() {
+			time.AfterFunc(startPatience, func() { c.tellStart(a) })
+		}
 	}
 	if r.began != 0 { // hooks are set
 		c.listed = r.listedBy(u)

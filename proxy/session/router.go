@@ -78,7 +78,12 @@ type Router struct {
 	Upstreams []Upstream
 	Dial      DialFunc
 	Naming    catalog.Naming
-	Version   string // of the program, in serverInfo
+
+	// Starting reports whether the only server of an upstream has not answered anything yet. Nil, and
+	// false, mean that this is not known.
+	Starting func(upstream string) bool
+
+	Version string // of the program, in serverInfo
 
 	// ID distinguishes this Router from others with the same hosts, in the keys of principals.
 	// Clients must not know it. It may be empty if the hosts serve no other Router.

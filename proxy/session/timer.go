@@ -15,9 +15,10 @@ import (
 // A timeout is that of one call. It is suspended while a server request is open that the call may
 // have caused.
 type timeout struct {
-	mu        sync.Mutex // guards the fields below; nothing else is locked under it
+	mu        sync.Mutex // guards the fields below; only the client's Peer is locked under it
 	timer     *time.Timer
-	questions int // open server requests
+	questions int  // open server requests
+	extended  bool // there was progress
 }
 
 // start starts the timeout of a call to an upstream with one.
@@ -33,6 +34,7 @@ func (t *timeout) start(c *call) {
 func (t *timeout) extend(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.extended = true
 	if t.timer != nil {
 		t.timer.Reset(d)
 	}
@@ -109,4 +111,30 @@ func (s *session) expire(c *call) {
 	}
 	c.giveUp(r.takeUse(), mcp.Cancellation(c.ID, "timeout"))
 	s.deliver(r, jsonrpc.NewError(r.ID, jsonrpc.TimedOut(c.conn.up.Name)), r.AnswerWhenRoom)
+}
+
+// startPatience is how long the start of an upstream may take before a client that waits for it is
+// told.
+const startPatience = time.Second
+
+// tellStart tells a client that asked for progress that its call waits for the start of the
+// upstream, unless the call is over. The progress is -1, because it must increase with each
+// notification, and that of the server may begin with 0. No version of the protocol has a minimum.
+func (c *call) tellStart(a *attempt) {
+	u := c.conn
+	starting := u.s.router.Starting // in the modern era, which has no initialize, the session does not know
+	known := starting != nil && starting(u.up.Name)
+	u.mu.Lock()
+	cold := !a.heard && (!a.ready || known)
+	u.mu.Unlock()
+	if !cold {
+		return
+	}
+	c.timeout.mu.Lock()
+	defer c.timeout.mu.Unlock() // so that progress of the server comes later
+	if !c.timeout.extended {
+		c.request.Tell(jsonrpc.NewNotification(mcp.MethodProgress, jsonrpc.Set(nil,
+			jsonrpc.Value{Key: "progressToken", Text: c.token}, jsonrpc.Value{Key: "progress", Text: []byte("-1")},
+			jsonrpc.Value{Key: "message", Text: jsonrpc.Quote("starting " + u.up.Name)})))
+	}
 }
