@@ -23,6 +23,10 @@
 // costs its neighbour, and many of them how much memory each takes, in a proxy
 // and in a host.
 //
+// Then clients look at 12 upstreams that start when they are needed, and that the proxy knows from
+// an earlier run: how soon they have the tools, also while one server hangs, what that takes, and how
+// soon a first call is answered if a spare process has been started ahead. -lazy measures nothing else.
+//
 // At last a crowd of WebSocket clients comes all at once to a proxy with several
 // shared servers, calls, goes, and comes again to see the proxy end. -crowd 250x20
 // measures nothing but one of 250 clients and 20 servers.

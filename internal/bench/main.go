@@ -16,7 +16,9 @@ type options struct {
 	part   time.Duration // how long each part of a sample lasts
 	proxy  string
 	crowds []crowd
+	quick  bool
 	only   bool // nothing but the crowds
+	lazy   bool // nothing but upstreams that start when they are needed
 
 	// Nothing but pairs: with this other binary, or with what the proxy does besides.
 	against string
@@ -36,7 +38,8 @@ func main() {
 
 func parse() options {
 	o := options{crowds: largest}
-	quick := flag.Bool("quick", false, "a smoke test of half a minute: 3 short rounds")
+	flag.BoolVar(&o.quick, "quick", false, "a smoke test of half a minute: 3 short rounds")
+	flag.BoolVar(&o.lazy, "lazy", false, "measure only upstreams that start when they are needed")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
 	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
 	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
@@ -49,7 +52,7 @@ func parse() options {
 	flag.StringVar(&o.peers.docs, "docs", "", "with -compare, the `directory` of the documents that the tables go into")
 	flag.Parse()
 	o.pairs = flag.Args()
-	if *quick {
+	if o.quick {
 		o.rounds, o.part = 3, 150*time.Millisecond
 		if !o.only {
 			o.crowds = small
@@ -87,6 +90,9 @@ func run(o options) error {
 		}
 		return comparePairs(os.Stdout, pairs, o)
 	}
+	if o.lazy {
+		return lazinesses(os.Stdout, programs, o)
+	}
 	if o.only {
 		return visits(os.Stdout, programs, o.crowds, o.profile)
 	}
@@ -122,6 +128,10 @@ func neighbours(b programs, o options) error {
 	}
 	fmt.Println()
 	if err := printWeights(os.Stdout, b.groups(), weights); err != nil {
+		return err
+	}
+	fmt.Println()
+	if err := lazinesses(os.Stdout, b, o); err != nil {
 		return err
 	}
 	return visits(os.Stdout, b, o.crowds, o.profile)

@@ -99,6 +99,28 @@ func printWeights(w io.Writer, groups []group, weights [][]weight) error {
 	return t.Flush()
 }
 
+// printLaziness writes the table of upstreams that start when they are needed.
+func printLaziness(w io.Writer, l *laziness) error {
+	const most, next, cost, each = 5 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond, 60 * kib
+	within := func(d, limit time.Duration) string { return atMost(d.Seconds(), limit.Seconds(), limit.String()) }
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "%d known upstreams that start when they are needed\t\taim\t\n", lazyUpstreams)
+	for _, looks := range []struct {
+		what  string
+		times []time.Duration
+	}{{"from connection to tools, p50, p99", l.look}, {"with one that hangs", l.hung}} {
+		p50 := quantile(looks.times, 0.50)
+		fmt.Fprintf(t, "%s\t%s, %s\t%s\t\n", looks.what, milli(p50), milli(quantile(looks.times, 0.99)), within(p50, most))
+	}
+	fmt.Fprintf(t, "from the start of the proxy\t%s\t%s\t\n", milli(l.again), within(l.again, next))
+	fmt.Fprintf(t, "processes after that\t%d\t%s\t\n", l.processes, atMost(float64(l.processes), 0.5, "0"))
+	fmt.Fprintf(t, "private memory for each of %d clients\t%.1f KiB\t%s\t\n", l.clients, l.each/kib, atMost(l.each, each, "60 KiB"))
+	spare, warm := quantile(l.spare, 0.50), quantile(l.warm, 0.50)
+	fmt.Fprintf(t, "first call with a spare of a server that takes %s\t%s\t\t\n", slowStart, milli(spare))
+	fmt.Fprintf(t, "over a second call, %s\t+ %s\t%s\t\n", milli(warm), milli(spare-warm), within(spare-warm, cost))
+	return t.Flush()
+}
+
 // grace is the proxy's shutdownGrace, and a moment for the rest of the process.
 const grace = 8*time.Second + 500*time.Millisecond
 
