@@ -207,42 +207,6 @@ func TestUnusableAnswer(t *testing.T) {
 	})
 }
 
-// The oldest task is forgotten first, with its progress token.
-func TestTasksAreBounded(t *testing.T) {
-	var ts tasks
-	u := &upstreamConn{ctx: t.Context()}
-	for n := range int64(maxTasks + 1) {
-		ts.add(task{id: fmt.Sprint(n), conn: u, key: tokenKey{u, n}, token: json.RawMessage(`1`)})
-	}
-	if len(ts.byID) != maxTasks || len(ts.byToken) != maxTasks || ts.byID["0"] != nil || ts.byID["1"] == nil {
-		t.Error(len(ts.byID), len(ts.byToken))
-	}
-	ts.add(task{id: "1", conn: u}) // listed: the token stays
-	ts.end(&upstreamConn{}, "1")   // another upstream's
-	if ts.byToken[tokenKey{u, 1}] == nil {
-		t.Error("token is lost")
-	}
-	ts.end(u, "1")
-	if ts.byToken[tokenKey{u, 1}] != nil || ts.byID["1"] == nil {
-		t.Error("task is lost, or its token is not")
-	}
-	long := strings.Repeat("x", mcp.MaxRouted-10)
-	for n := range int64(maxTasks) {
-		ts.add(task{id: fmt.Sprint("t", n, long), own: long, conn: u, key: tokenKey{u, -n}, token: json.RawMessage(`1`)})
-	}
-	ts.add(task{id: long + long, conn: u})
-	kept := 0
-	for _, x := range ts.byID {
-		kept += x.size()
-	}
-	if kept != ts.bytes || kept > maxKept || kept < maxKept/2 || len(ts.byToken) > len(ts.order) || ts.byID[long+long] != nil {
-		t.Errorf("%d bytes of %d tasks are kept, %d counted", kept, len(ts.order), ts.bytes)
-	}
-	if ts.forget(u); ts.bytes != 0 || len(ts.byToken) != 0 {
-		t.Errorf("of no tasks %d bytes are kept", ts.bytes)
-	}
-}
-
 // An upstream that crashes on being listed is not started over and over.
 func TestDiesWhenListed(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files", "mad"}, func(w *world) {

@@ -35,6 +35,7 @@
 //     needs it.
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
+//     Who owns what is recorded in proxy/owners.
 //   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
 //   - timer.go: timeouts of requests, and what clients are told while a server starts.
 //   - observe.go, in_flight.go, trace.go: reports for operators.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -180,7 +179,7 @@ func (u *upstreamConn) busyLocked(a *attempt) bool {
 	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
 	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 ||
-		u.s.tasks.isUnfinishedAt(u) || u.s.clientTasks.isUnfinishedAt(u) || u.s.resourceSubs.of(u) != nil
+		u.s.tasks.IsUnfinishedAt(u) || u.s.clientTasks.IsUnfinishedAt(u) || u.s.resourceSubs.of(u) != nil
 }
 
 // restLocked does what ended does for streams that end otherwise. Its stream is being closed.
@@ -192,13 +191,3 @@ func (u *upstreamConn) restLocked(a *attempt) {
 
 // restsLocked reports whether the upstream rests.
 func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt.rests && !u.closed }
-
-// isUnfinishedAt reports whether a task of an upstream, or one that it asked for, is unfinished.
-func (t *tasks) isUnfinishedAt(u *upstreamConn) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.ContainsFunc(t.order, func(id string) bool {
-		x := t.byID[id]
-		return x != nil && x.unfinished && x.conn == u
-	})
-}

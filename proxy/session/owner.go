@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"maps"
 	"strconv"
-	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -17,58 +15,6 @@ import (
 // When an upstream has asked a client something, the answer and the state of the request are only
 // for that upstream (2026-07-28 basic/patterns/mrtr), and never for another one that may have the
 // resource or the task.
-
-// owners records which upstream has which tasks and resources of one client.
-type owners struct {
-	tasks        tasks        // that upstreams run
-	clientTasks  tasks        // that the client runs, for upstreams
-	readers      readers      // of resources, in the modern era
-	resourceSubs resourceSubs // in the legacy era
-}
-
-// forget forgets an upstream that was hung up.
-func (o *owners) forget(u *upstreamConn) {
-	o.tasks.forget(u)
-	o.clientTasks.forget(u)
-	o.readers.forget(u)
-	o.resourceSubs.forget(u)
-}
-
-// maxReaders bounds how many answered reads of one session are remembered.
-const maxReaders = 10000
-
-// readers records which upstream answered a client's last read of a resource. A retry of that read
-// is sent there.
-type readers struct {
-	mu sync.Mutex // guards of; nothing else is locked under it
-	of map[catalog.Digest]*upstreamConn
-}
-
-// add records u. When it is full it forgets all others; then retries find their upstream by asking.
-func (r *readers) add(key catalog.Digest, u *upstreamConn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if u.isHungUp() { // its answer was on the way when it was hung up
-		return
-	}
-	if len(r.of) >= maxReaders {
-		clear(r.of)
-	}
-	put(&r.of, key, u)
-}
-
-func (r *readers) get(key catalog.Digest) *upstreamConn {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.of[key]
-}
-
-// forget forgets an upstream that was hung up.
-func (r *readers) forget(u *upstreamConn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	maps.DeleteFunc(r.of, func(_ catalog.Digest, reader *upstreamConn) bool { return reader == u })
-}
 
 // readerKey returns the key of a read in readers.
 func (r *request) readerKey(uri string) (key catalog.Digest) {
@@ -106,7 +52,7 @@ func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.
 		answer.Error = resourceNotFound(mcp.Modern, uri).Raw()
 	}
 	if answer.Error == nil && r.sent != nil {
-		s.readers.add(key, r.sent.conn)
+		s.readers.Add(key, r.sent.conn)
 	}
 }
 
@@ -114,7 +60,7 @@ func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.
 // for it, else one that lists it or has a template for it.
 func (s *session) knownOwner(r *request, uri string) *upstreamConn {
 	if r.retry {
-		if u := s.readers.get(r.readerKey(uri)); u != nil {
+		if u := s.readers.Get(r.readerKey(uri)); u != nil {
 			return u
 		}
 	}

@@ -1,31 +1,11 @@
 package session
 
 import (
-	"context"
 	"encoding/json"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
-
-func TestReadersAreBounded(t *testing.T) {
-	var r readers
-	gone, hangUp := context.WithCancel(t.Context())
-	hangUp()
-	u := &upstreamConn{ctx: t.Context()}
-	for n := range maxReaders {
-		r.add(catalog.Digest{byte(n), byte(n >> 8)}, u)
-	}
-	if len(r.of) != maxReaders {
-		t.Errorf("%d are remembered", len(r.of))
-	}
-	r.add(catalog.Digest{31: 1}, u)
-	r.add(catalog.Digest{31: 2}, &upstreamConn{ctx: gone})
-	if len(r.of) != 1 || r.of[catalog.Digest{31: 1}] != u {
-		t.Errorf("%d are remembered", len(r.of))
-	}
-}
 
 func TestUnaware(t *testing.T) {
 	closed := func(at jsonrpc.Phase) json.RawMessage {

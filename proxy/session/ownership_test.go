@@ -11,37 +11,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// When a principal has too much, its oldest thing is forgotten, and never because of another
-// principal; when all together have too much, the principal that was given nothing for the longest
-// time is forgotten.
-func TestBelongingsAreBounded(t *testing.T) {
-	var b ownership
-	who := func(i int) identity.Principal {
-		return identity.Principal{Kind: identity.Token, Name: fmt.Sprint(i)}
-	}
-	digest := func(i int) [32]byte { return ownedTask.digest(&Upstream{Name: "u"}, fmt.Sprint(i)) }
-	b.add(who(0), digest(0))
-	for i := range maxOwned + 1 {
-		b.add(who(1), digest(i))
-		b.add(who(1), digest(i)) // is one
-	}
-	if b.has(who(1), digest(0)) || !b.has(who(1), digest(1)) || !b.has(who(1), digest(maxOwned)) {
-		t.Error("not the oldest was forgotten")
-	}
-	if !b.has(who(0), digest(0)) || b.has(who(0), digest(1)) || b.has(who(2), digest(1)) {
-		t.Error("another principal has more or less than it was given")
-	}
-	for i := 2; b.count < maxOwnedInAll; i++ {
-		for j := range min(maxOwned, maxOwnedInAll-b.count) {
-			b.add(who(i), digest(j))
-		}
-	}
-	b.add(who(0), digest(1)) // one too many, by who was given nothing for the longest time until now
-	if b.has(who(1), digest(maxOwned)) || !b.has(who(0), digest(0)) || !b.has(who(2), digest(0)) || b.count > maxOwnedInAll || len(b.of) != b.recent.Len() {
-		t.Errorf("%d things of %d principals", b.count, len(b.of))
-	}
-}
-
 // ofSeveral returns a Router whose clients may be different principals.
 func ofSeveral() *Router {
 	p := new(Router)

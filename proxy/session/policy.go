@@ -205,7 +205,7 @@ func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
 }
 
 // toolOf returns the tool of a task, "" if it is unknown.
-func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.get(u.taskName(id)).tool }
+func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.Get(u.taskName(id)).Tool }
 
 // confine removes everything that the client must not see from the filter of a subscription. If
 // only scopes are missing it answers the request and returns false.

@@ -35,7 +35,7 @@ func (sub resourceSub) size(uri string) int { return len(uri) + len(sub.params) 
 func (rs *resourceSubs) add(uri string, sub resourceSub) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.byURI) >= maxResourceSubs || sub.conn.isHungUp() {
+	if len(rs.byURI) >= maxResourceSubs || sub.conn.IsHungUp() {
 		return
 	}
 	rs.removeLocked(uri)

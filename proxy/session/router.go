@@ -21,6 +21,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
+	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -120,9 +121,9 @@ type Router struct {
 	draining   bool
 	secret     string // for the keys of principals; created when first needed
 
-	memory    lists.Memory
-	ownership ownership // of principals, if there may be several
-	trials    trialSessions
+	memory lists.Memory
+	owned  owners.Principals // what upstreams gave to principals, if there may be several
+	trials trialSessions
 }
 
 // configured are the upstreams of a router at one time. It is immutable.
@@ -274,7 +275,7 @@ func (p *Router) serveWith(ctx context.Context, upstream string, s *session) err
 func (p *Router) serve(ctx context.Context, s *session) error {
 	// An HTTP session ends when its client seems to have left, unless there is still work for it.
 	if c, ok := s.conn.(interface{ KeepWhile(busy func() bool) }); ok {
-		c.KeepWhile(s.tasks.haveUnfinished)
+		c.KeepWhile(s.tasks.HaveUnfinished)
 	}
 	p.mu.Lock()
 	put(&p.sessions, s, struct{}{})

@@ -84,10 +84,10 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	sr.resumeTimers()
 	id, ended := catalog.CreatedTask(m.Result)
 	if n, _ := c.ID.Int(); id != "" && !ended {
-		s.clientTasks.add(task{id: id, conn: sr.conn, key: tokenKey{nil, n}, token: sr.token, unfinished: true})
+		s.clientTasks.Add(task{ID: id, Conn: sr.conn, Key: tokenKey{N: n}, Token: sr.token, Unfinished: true})
 	}
 	if _, ended := catalog.TaskState(m.Result); ended || c.Method == mcp.MethodTasksResult && m.Error == nil {
-		s.clientTasks.end(sr.conn, sr.task)
+		s.clientTasks.End(sr.conn, sr.task)
 	}
 	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
 }
@@ -134,8 +134,8 @@ func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Spa
 func (s *session) taskProgress(m *jsonrpc.Message, notes *mcp.Notes) {
 	id, _ := notes.ID(mcp.Key)
 	n, _ := id.Int()
-	x := s.clientTasks.getByToken(tokenKey{nil, n})
-	s.progressTo(x.conn, x.token, m, notes)
+	x := s.clientTasks.GetByToken(tokenKey{N: n})
+	s.progressTo(x.Conn, x.Token, m, notes)
 }
 
 func (s *session) progressTo(u *upstreamConn, token json.RawMessage, m *jsonrpc.Message, notes *mcp.Notes) {

@@ -14,6 +14,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
+	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 )
 
 // flushTimeout bounds the last writes to a client that is being closed, so that a client
@@ -45,7 +46,12 @@ type session struct {
 	lists         lists.Session // what upstreams list, and pending notifications about that
 	subscriptions subscriptions // in the modern era
 	roots         rootsChanges  // pending notifications about the client's roots
-	owners                      // which upstream has which tasks and resources
+
+	// Which upstream has which tasks and resources. Each has its own lock.
+	tasks        owners.Tasks[*upstreamConn]   // that upstreams run
+	clientTasks  owners.Tasks[*upstreamConn]   // that the client runs, for upstreams
+	readers      owners.Readers[*upstreamConn] // of resources, in the modern era
+	resourceSubs resourceSubs                  // in the legacy era
 
 	dropped  atomic.Int64 // late and unknown messages
 	kept     atomic.Int64 // bytes of requests that the session keeps; see maxKept

@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
+	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 )
 
 // A subscriptionPart is the part of one upstream in a subscription: a subscriptions/listen of the
@@ -214,7 +215,7 @@ func (part *subscriptionPart) receive(m *jsonrpc.Message) {
 		sub.pass(m, part.want.URIs != nil && mayNotify(sub.grant(), m))
 	case mcp.MethodTask:
 		if id, ended := catalog.NotedTask(mcp.Read(m)); ended {
-			sub.s.tasks.end(part.conn, part.conn.taskName(id))
+			sub.s.tasks.End(part.conn, part.conn.taskName(id))
 		}
 		out := *m
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
@@ -323,14 +324,14 @@ func (set *upstreamSet) watchersOf(caps catalog.Digest, uri string) []*upstreamC
 // runnersOf returns the upstreams that may run a task, with their own ids of it.
 func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	if u, own := set.runner(name); u != nil {
-		if !u.mayUse(ownedTask, own) {
+		if !u.mayUse(owners.OfTask, own) {
 			return nil
 		}
 		return map[*upstreamConn]string{u: own}
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresTasks()) && u.mayUse(ownedTask, name) {
+		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresTasks()) && u.mayUse(owners.OfTask, name) {
 			found[u] = name
 		}
 	}
@@ -342,7 +343,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 func forOnly(f mcp.Filter, set *upstreamSet) mcp.Filter {
 	own := make([]string, 0, len(f.Tasks))
 	for _, name := range f.Tasks {
-		if u, id := set.runner(name); u.mayUse(ownedTask, id) {
+		if u, id := set.runner(name); u.mayUse(owners.OfTask, id) {
 			own = append(own, id)
 		}
 	}

@@ -5,141 +5,24 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
+	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 )
 
-// maxTasks bounds the remembered tasks of one client, and maxKept their bytes.
-const maxTasks = 10000
-
-// A task is a request that continues after its answer.
-type task struct {
-	id   string        // the client's
-	own  string        // the upstream's, if that runs it
-	tool string        // the tool that it calls, by the upstream's name; "" if unknown
-	conn *upstreamConn // that runs it, or that asked the client for it
-
-	unfinished bool // as far as is known, and only if it began in this session
-
-	// The progress token of the request stays valid until the task ends (2025-11-25
-	// basic/utilities/tasks). key is the token on the side that runs the task, token the one that
-	// the other side chose; nil for none.
-	key   tokenKey
-	token json.RawMessage
-}
-
-// A tokenKey is a progress token of the session, for an upstream or, if that is nil, for the
-// client.
-type tokenKey struct {
-	conn *upstreamConn
-	n    int64
-}
-
-// tasks are the remembered tasks of one side.
-type tasks struct {
-	mu      sync.Mutex // guards the fields below, and the tasks; nothing else is locked under it
-	byID    map[string]*task
-	byToken map[tokenKey]*task
-	order   []string // oldest first, which is forgotten first
-	bytes   int
-}
-
-// size returns the bytes that count in tasks.bytes.
-func (x *task) size() int { return len(x.id) + len(x.own) + len(x.tool) + len(x.token) }
-
-// isTooLong reports whether the name of a task is too long to be used in a request.
-func isTooLong(name string) bool { return mcp.IsTooLong(jsonrpc.Quote(name)) }
-
-// add remembers x, or a new upstream of x.
-func (t *tasks) add(x task) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known := t.byID[x.id]
-	switch {
-	case x.conn.isHungUp(), isTooLong(x.id): // the answer was on the way; or the client chose the name
-		return
-	case known != nil && known.conn == x.conn && x.token == nil:
-		return
-	case known != nil:
-		t.removeLocked(known)
-	default:
-		t.order = append(t.order, x.id)
-	}
-	put(&t.byID, x.id, &x)
-	t.bytes += x.size()
-	if x.token != nil {
-		put(&t.byToken, x.key, &x)
-	}
-	for len(t.order) > maxTasks || t.bytes > maxKept {
-		t.removeLocked(t.byID[t.order[0]])
-		t.order = t.order[1:]
-	}
-}
-
-func (t *tasks) removeLocked(x *task) {
-	delete(t.byID, x.id)
-	delete(t.byToken, x.key)
-	t.bytes -= x.size()
-}
-
-// get returns the task with an id, the zero task if there is none.
-func (t *tasks) get(id string) task {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return *cmp.Or(t.byID[id], &task{})
-}
-
-// getByToken returns the task with a progress token, the zero task if there is none.
-func (t *tasks) getByToken(key tokenKey) task {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return *cmp.Or(t.byToken[key], &task{})
-}
-
-// end forgets the progress token of a task that ended, but not the task.
-func (t *tasks) end(u *upstreamConn, id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if x := t.byID[id]; x != nil && x.conn == u {
-		delete(t.byToken, x.key)
-		t.bytes -= len(x.token)
-		x.token, x.unfinished = nil, false
-	}
-}
-
-// forget forgets the tasks of an upstream that was hung up.
-func (t *tasks) forget(u *upstreamConn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, x := range t.byID {
-		if x.conn == u {
-			t.removeLocked(x)
-		}
-	}
-	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
-}
-
-// haveUnfinished reports whether an upstream may still work on a task.
-func (t *tasks) haveUnfinished() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, x := range t.byID {
-		if x.unfinished {
-			return true
-		}
-	}
-	return false
-}
+type (
+	task     = owners.Task[*upstreamConn]
+	tokenKey = owners.TokenKey[*upstreamConn]
+)
 
 // taskName returns the client's name of a task of the upstream.
 func (u *upstreamConn) taskName(id string) string {
 	name := catalog.TaskName(u.up.Name, id)
 	for _, given := range []string{id, name} {
-		if x := u.s.tasks.get(given); x.conn == u && x.own == id {
+		if x := u.s.tasks.Get(given); x.Conn == u && x.Own == id {
 			return given
 		}
 	}
@@ -153,8 +36,8 @@ func (u *upstreamConn) taskName(id string) string {
 // nil if unknown. If the task is not remembered, it is the upstream with the longest name that
 // begins the task's name.
 func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
-	if x := set.s.tasks.get(name); x.conn != nil && x.conn.era == set.era {
-		return x.conn, x.own
+	if x := set.s.tasks.Get(name); x.Conn != nil && x.Conn.era == set.era {
+		return x.Conn, x.Own
 	}
 	if u := set.only(); u != nil {
 		return u, name
@@ -185,17 +68,17 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 		return
 	}
 	name := c.conn.taskName(id)
-	if isTooLong(name) {
+	if owners.IsTooLong(name) {
 		c.conn.refuseTask(r.Method, answer)
 		return
 	}
-	c.conn.noteOwner(ownedTask, id)
+	c.conn.noteOwner(owners.OfTask, id)
 	n, _ := c.ID.Int()
-	x := task{id: name, own: id, tool: r.tool, conn: c.conn, key: tokenKey{c.conn, n}, token: c.token, unfinished: !ended}
+	x := task{ID: name, Own: id, Tool: r.tool, Conn: c.conn, Key: tokenKey{Conn: c.conn, N: n}, Token: c.token, Unfinished: !ended}
 	if ended {
-		x.token = nil
+		x.Token = nil
 	}
-	s.tasks.add(x)
+	s.tasks.Add(x)
 	answer.Result = catalog.Created(answer.Result, name)
 }
 
@@ -209,12 +92,12 @@ func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
-	if !u.mayUse(ownedTask, id) || !u.mayTask(u.s.grant(), id) {
+	if !u.mayUse(owners.OfTask, id) || !u.mayTask(u.s.grant(), id) {
 		u.s.drop("status of an unknown task", in.m)
 		return
 	}
 	if ended {
-		u.s.tasks.end(u, u.taskName(id))
+		u.s.tasks.End(u, u.taskName(id))
 	}
 	u.pass(in, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
 }
@@ -237,7 +120,7 @@ func (s *session) byTask(r *request) *jsonrpc.Error {
 			return
 		}
 		if _, ended := catalog.TaskState(answer.Result); ended || r.Method == mcp.MethodTasksResult {
-			s.tasks.end(u, id)
+			s.tasks.End(u, id)
 		}
 		answer.Result = catalog.GivenBack(answer.Result, id)
 	})
@@ -246,7 +129,7 @@ func (s *session) byTask(r *request) *jsonrpc.Error {
 // toRunner forwards a request about a task to the upstream that runs it, with that upstream's own
 // id, if the client may use it. after is called with the answer.
 func (s *session) toRunner(r *request, u *upstreamConn, own string, after func(answer *jsonrpc.Message)) *jsonrpc.Error {
-	if !u.mayUse(ownedTask, own) {
+	if !u.mayUse(owners.OfTask, own) {
 		return unknownTask
 	}
 	switch denied, answered := s.deniedTask(r, u, own); {
@@ -316,12 +199,12 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 			if !u.mayTask(r.grant, id) {
 				continue
 			}
-			if isTooLong(u.taskName(id)) {
+			if owners.IsTooLong(u.taskName(id)) {
 				u.lists.WarnTooLong(r.Method, "taskId")
 				continue
 			}
 			if id != "" {
-				s.tasks.add(task{id: u.taskName(id), own: id, conn: u})
+				s.tasks.Add(task{ID: u.taskName(id), Own: id, Conn: u})
 			}
 			merged = append(merged, catalog.RenameTask(e, u.taskName))
 		}
@@ -337,13 +220,13 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 // it.
 func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 	id, ended := catalog.NotedTask(n)
-	u := s.clientTasks.get(id).conn
+	u := s.clientTasks.Get(id).Conn
 	if u == nil {
 		s.drop("task status without a task", m)
 		return
 	}
 	if ended {
-		s.clientTasks.end(u, id)
+		s.clientTasks.End(u, id)
 	}
 	u.tell(m)
 }
@@ -364,7 +247,7 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 	if u, own := r.upstreams.runner(id); u != nil {
 		return s.toRunner(r, u, own, func(answer *jsonrpc.Message) {
 			if _, ended := catalog.TaskState(answer.Result); ended {
-				s.tasks.end(u, id)
+				s.tasks.End(u, id)
 			}
 			answer.Result = catalog.GivenBack(answer.Result, id)
 		})
@@ -377,14 +260,14 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 // that does.
 func (s *session) findTask(ctx context.Context, r *request, id string) {
 	candidates := r.upstreams.withTasks(ctx, r.identity())
-	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(ownedTask, id) })
+	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(owners.OfTask, id) })
 	if len(candidates) == 0 {
 		s.fail(r, cmp.Or(r.upstreams.unreached(r.grant), unknownTask))
 		return
 	}
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: r.identity()})
 	if u := s.whoAnswers(ctx, r, candidates, mcp.MethodTasksGet, params); u != nil {
-		s.tasks.add(task{id: id, own: id, conn: u}) // an id from when there was only one upstream
+		s.tasks.Add(task{ID: id, Own: id, Conn: u}) // an id from when there was only one upstream
 		s.forward(r, u)
 	}
 }
@@ -421,12 +304,12 @@ func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
 	}
 	u := r.sent.conn
 	name := u.taskName(id)
-	if isTooLong(name) {
+	if owners.IsTooLong(name) {
 		u.refuseTask(r.Method, answer)
 		return
 	}
-	u.noteOwner(ownedTask, id)
+	u.noteOwner(owners.OfTask, id)
 	_, ended := catalog.TaskState(answer.Result)
-	s.tasks.add(task{id: name, own: id, tool: r.tool, conn: u, unfinished: !ended})
+	s.tasks.Add(task{ID: name, Own: id, Tool: r.tool, Conn: u, Unfinished: !ended})
 	answer.Result = catalog.GivenBack(answer.Result, name)
 }

@@ -180,9 +180,9 @@ func (u *upstreamConn) state() streamState {
 	return s
 }
 
-// isHungUp reports whether the upstream gets no more requests, because it was hung up or the
+// IsHungUp reports whether the upstream gets no more requests, because it was hung up or the
 // session ends.
-func (u *upstreamConn) isHungUp() bool { return u.ctx.Err() != nil }
+func (u *upstreamConn) IsHungUp() bool { return u.ctx.Err() != nil }
 
 // isOpen reports whether an attempt is the open stream.
 func (u *upstreamConn) isOpen(a *attempt) bool {

@@ -205,7 +205,7 @@ func (u *upstreamConn) progress(in incoming) {
 		token = c.token
 		c.timeout.extend(u.up.RequestTimeout)
 	} else {
-		token = u.s.tasks.getByToken(tokenKey{u, n}).token
+		token = u.s.tasks.GetByToken(tokenKey{Conn: u, N: n}).Token
 	}
 	if !ok || token == nil {
 		u.s.drop("late progress", in.m)
@@ -218,7 +218,7 @@ func (u *upstreamConn) progress(in incoming) {
 // client's name of the task to which it is tied. A task of the client keeps its name.
 func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
-		if u.s.clientTasks.get(id).conn == u {
+		if u.s.clientTasks.Get(id).Conn == u {
 			return id
 		}
 		return u.taskName(id)

@@ -180,7 +180,10 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 // all concerns forget it.
 func (s *session) removeLocked(u *upstreamConn) {
 	u.hangUp(jsonrpc.CauseChanged)
-	s.owners.forget(u)
+	s.tasks.Forget(u)
+	s.clientTasks.Forget(u)
+	s.readers.Forget(u)
+	s.resourceSubs.forget(u)
 }
 
 // relinked is called when a lost link to upstreams is back. They may have changed without a

@@ -256,15 +256,14 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		w.client.take()
 		s := w.proxy.running()[0]
 		gone := s.upstreams.of(mcp.Legacy).conns[0]
-		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.clientTasks.byID); n != 3 {
-			t.Error("remembered:", n)
+		if n := len(s.resourceSubs.byURI); n != 1 || !s.tasks.IsUnfinishedAt(gone) || !s.clientTasks.IsUnfinishedAt(gone) {
+			t.Error("remembered:", n, s.tasks.IsUnfinishedAt(gone), s.clientTasks.IsUnfinishedAt(gone))
 		}
 		w.proxy.Update(w.proxy.Upstreams[1:], nil)
 		synctest.Wait()
-		s.tasks.add(task{id: "late", conn: gone, key: tokenKey{gone, 9}, token: json.RawMessage(`1`)})
-		if n := len(s.resourceSubs.byURI) + len(s.tasks.byID) + len(s.tasks.byToken) + len(s.tasks.order) + len(s.clientTasks.byID) +
-			len(s.clientTasks.byToken) + len(s.clientTasks.order) + openCalls(s); n != 0 {
-			t.Error("left:", n)
+		s.tasks.Add(task{ID: "late", Conn: gone, Key: tokenKey{Conn: gone, N: 9}, Token: json.RawMessage(`1`), Unfinished: true})
+		if n := len(s.resourceSubs.byURI) + openCalls(s); n != 0 || s.tasks.HaveUnfinished() || s.clientTasks.HaveUnfinished() {
+			t.Error("left:", n, s.tasks.HaveUnfinished(), s.clientTasks.HaveUnfinished())
 		}
 	})
 }

@@ -1,0 +1,39 @@
+package owners
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+)
+
+// When a principal has too much, its oldest thing is forgotten, and never because of another
+// principal; when all together have too much, the principal that was given nothing for the longest
+// time is forgotten.
+func TestBelongingsAreBounded(t *testing.T) {
+	var b Principals
+	who := func(i int) identity.Principal {
+		return identity.Principal{Kind: identity.Token, Name: fmt.Sprint(i)}
+	}
+	digest := func(i int) [32]byte { return OfTask.Digest("", "u", fmt.Sprint(i)) }
+	b.Add(who(0), digest(0))
+	for i := range maxOwned + 1 {
+		b.Add(who(1), digest(i))
+		b.Add(who(1), digest(i)) // is one
+	}
+	if b.Has(who(1), digest(0)) || !b.Has(who(1), digest(1)) || !b.Has(who(1), digest(maxOwned)) {
+		t.Error("not the oldest was forgotten")
+	}
+	if !b.Has(who(0), digest(0)) || b.Has(who(0), digest(1)) || b.Has(who(2), digest(1)) {
+		t.Error("another principal has more or less than it was given")
+	}
+	for i := 2; b.count < maxOwnedInAll; i++ {
+		for j := range min(maxOwned, maxOwnedInAll-b.count) {
+			b.Add(who(i), digest(j))
+		}
+	}
+	b.Add(who(0), digest(1)) // one too many, by who was given nothing for the longest time until now
+	if b.Has(who(1), digest(maxOwned)) || !b.Has(who(0), digest(0)) || !b.Has(who(2), digest(0)) || b.count > maxOwnedInAll || len(b.of) != b.recent.Len() {
+		t.Errorf("%d things of %d principals", b.count, len(b.of))
+	}
+}
