@@ -36,7 +36,8 @@
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //     Who owns what is recorded in proxy/owners.
-//   - resource_subscription.go: resources/subscribe. subscription.go: subscriptions/listen.
+//   - resource_subscription.go: resources/subscribe, which is remembered in proxy/listen. subscription.go:
+//     subscriptions/listen.
 //   - timer.go: timeouts of requests, and what clients are told while a server starts.
 //   - observe.go, in_flight.go, trace.go: reports for operators.
 //   - router.go: all sessions.

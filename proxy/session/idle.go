@@ -179,7 +179,7 @@ func (u *upstreamConn) busyLocked(a *attempt) bool {
 	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
 	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 ||
-		u.s.tasks.IsUnfinishedAt(u) || u.s.clientTasks.IsUnfinishedAt(u) || u.s.resourceSubs.of(u) != nil
+		u.s.tasks.IsUnfinishedAt(u) || u.s.clientTasks.IsUnfinishedAt(u) || u.s.resourceSubs.Of(u) != nil
 }
 
 // restLocked does what ended does for streams that end otherwise. Its stream is being closed.

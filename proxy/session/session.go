@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 )
@@ -51,7 +52,7 @@ type session struct {
 	tasks        owners.Tasks[*upstreamConn]   // that upstreams run
 	clientTasks  owners.Tasks[*upstreamConn]   // that the client runs, for upstreams
 	readers      owners.Readers[*upstreamConn] // of resources, in the modern era
-	resourceSubs resourceSubs                  // in the legacy era
+	resourceSubs listen.Resources              // in the legacy era
 
 	dropped  atomic.Int64 // late and unknown messages
 	kept     atomic.Int64 // bytes of requests that the session keeps; see maxKept
@@ -119,7 +120,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
 	})
 	s.upstreams.s = s
-	s.resourceSubs.kept = &s.kept
+	s.resourceSubs.Kept = &s.kept
 	s.upstreams.hold(&configured{complete: true, settled: true})
 	return s
 }

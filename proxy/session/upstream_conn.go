@@ -180,6 +180,9 @@ func (u *upstreamConn) state() streamState {
 	return s
 }
 
+// Done returns a channel that is closed when the upstream gets no more requests; see IsHungUp.
+func (u *upstreamConn) Done() <-chan struct{} { return u.ctx.Done() }
+
 // IsHungUp reports whether the upstream gets no more requests, because it was hung up or the
 // session ends.
 func (u *upstreamConn) IsHungUp() bool { return u.ctx.Err() != nil }

@@ -74,7 +74,7 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 	if level := u.s.handshake.lastLevel(); level != nil && u.lists.Says().Declares("logging") {
 		request(mcp.MethodSetLevel, level)
 	}
-	for _, params := range u.s.resourceSubs.of(u) {
+	for _, params := range u.s.resourceSubs.Of(u) {
 		request(mcp.MethodSubscribe, params)
 	}
 }

@@ -183,7 +183,7 @@ func (s *session) removeLocked(u *upstreamConn) {
 	s.tasks.Forget(u)
 	s.clientTasks.Forget(u)
 	s.readers.Forget(u)
-	s.resourceSubs.forget(u)
+	s.resourceSubs.Forget(u)
 }
 
 // relinked is called when a lost link to upstreams is back. They may have changed without a
@@ -210,7 +210,7 @@ func (s *session) relinked(names []string) {
 	}
 	s.announce(legacy)
 	for _, u := range legacy {
-		if s.resourceSubs.of(u) != nil {
+		if s.resourceSubs.Of(u) != nil {
 			u.reopenSoon()
 		}
 	}

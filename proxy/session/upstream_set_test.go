@@ -256,13 +256,13 @@ func TestRemovedUpstreamLeavesNothing(t *testing.T) {
 		w.client.take()
 		s := w.proxy.running()[0]
 		gone := s.upstreams.of(mcp.Legacy).conns[0]
-		if n := len(s.resourceSubs.byURI); n != 1 || !s.tasks.IsUnfinishedAt(gone) || !s.clientTasks.IsUnfinishedAt(gone) {
+		if n := len(s.resourceSubs.Of(gone)); n != 1 || !s.tasks.IsUnfinishedAt(gone) || !s.clientTasks.IsUnfinishedAt(gone) {
 			t.Error("remembered:", n, s.tasks.IsUnfinishedAt(gone), s.clientTasks.IsUnfinishedAt(gone))
 		}
 		w.proxy.Update(w.proxy.Upstreams[1:], nil)
 		synctest.Wait()
 		s.tasks.Add(task{ID: "late", Conn: gone, Key: tokenKey{Conn: gone, N: 9}, Token: json.RawMessage(`1`), Unfinished: true})
-		if n := len(s.resourceSubs.byURI) + openCalls(s); n != 0 || s.tasks.HaveUnfinished() || s.clientTasks.HaveUnfinished() {
+		if n := len(s.resourceSubs.Of(gone)) + openCalls(s); n != 0 || s.tasks.HaveUnfinished() || s.clientTasks.HaveUnfinished() {
 			t.Error("left:", n, s.tasks.HaveUnfinished(), s.clientTasks.HaveUnfinished())
 		}
 	})
