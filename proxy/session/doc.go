@@ -36,8 +36,8 @@
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //     Who owns what is recorded in proxy/owners.
-//   - resource_subscription.go: resources/subscribe, which is remembered in proxy/listen. subscription.go:
-//     subscriptions/listen.
+//   - listen.go: which upstreams have what a client subscribes to. The subscriptions are in
+//     proxy/listen.
 //   - timer.go: timeouts of requests, and what clients are told while a server starts.
 //   - observe.go, in_flight.go, trace.go: reports for operators.
 //   - router.go: all sessions.
@@ -57,16 +57,6 @@
 // immutable: a session gets another one, and a request keeps the one with which it began. An
 // upstream that stays keeps its stream when its names change.
 //
-// # Subscriptions
-//
-// A subscription is a request that stays open. Each upstream has a part of it, which is a
-// subscriptions/listen of the session. A part that ended is opened again with back-off, and then
-// the client is notified of everything that it may have missed.
-//
-//	           ┌─ subscription ─┐     ┌─ part ─► upstream
-//	client ────┤ run            ├─────┼─ part ─► upstream
-//	           └────────────────┘     └─ part ─► upstream
-//
 // # Goroutines
 //
 // Serve waits for all of them:
@@ -74,7 +64,7 @@
 //   - those of the client's Peer, including Serve's own
 //   - run of each open upstream connection, with those of its Peer
 //   - one for each request that needs more than one call, and one for each upstream that it asks
-//   - one for each part of a subscription
+//   - one for each upstream of a subscription, which package listen has
 //   - one for each background request to an upstream
 //   - one while a list_changed is held back
 //   - one for each upstream connection that is about to be opened again
@@ -89,7 +79,7 @@
 // session.mu makes one step of the end of a session, or of another upstream set, and what must not
 // come in between. Each upstream connection has a lock for its stream. All other locks guard one
 // concern or one Peer, as its type says. They are taken in this order: session.mu, upstreamConn.mu,
-// others. No lock is held across I/O.
+// others. Package listen calls nothing of the session with its lock held. No lock is held across I/O.
 //
 // # Invariants
 //
@@ -103,8 +93,7 @@
 //   - A stream is closed after its queue was sent, within lastWords, so that the last messages of a
 //     client arrive. Calls that were settled meanwhile are not sent.
 //   - A message of an upstream of the modern era reaches the client only with the request to which it
-//     belongs. A subscription is acknowledged first, and notifications that the acknowledgment does
-//     not cover are dropped.
+//     belongs.
 //   - A client's answer to an upstream, and the state of that request, are sent to no other upstream.
 //   - A name resolves by the lists for clients with the same capabilities, and never to something
 //     that a policy denies to the client.

@@ -208,7 +208,7 @@ func TestModernLineupIsMadeWhenNeeded(t *testing.T) {
 		s := w.proxy.running()[0]
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.upstreams.modern.Load() != nil || s.subscriptions.open != nil {
+		if s.upstreams.modern.Load() != nil || s.subscriptions.Len() != 0 {
 			t.Error("made before a request of the modern era")
 		}
 	})

@@ -18,6 +18,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
+// debounce is how long packages lists and listen hold back a list_changed.
+const debounce = 50 * time.Millisecond
+
 // A world is a proxy between a scripted client and scripted upstreams, all in one synctest bubble.
 type world struct {
 	t          *testing.T

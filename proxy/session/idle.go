@@ -151,14 +151,14 @@ func (u *upstreamConn) lookAt(a *attempt) {
 	a.busy = busy
 	idle := u.s.now() - time.Duration(u.idle.used.Load())
 	if busy || idle < limit {
-		u.s.subscriptions.wakeDozing(u)
+		u.s.subscriptions.WakeDozing(u)
 	}
 	switch {
 	case busy:
 		a.look.Reset(max(limit/8, time.Millisecond))
 	case idle < limit:
 		a.look.Reset(limit - idle)
-	case u.lists.IsLazy() && u.s.subscriptions.doze(u):
+	case u.lists.IsLazy() && u.s.subscriptions.Doze(u):
 		a.look.Reset(dozeTime)
 	case a.peer.Retire(lastWords):
 		u.restLocked(a)
@@ -175,7 +175,7 @@ const dozeTime = 50 * time.Millisecond
 func (u *upstreamConn) busyLocked(a *attempt) bool {
 	calls, requests := a.peer.Open() // subscriptions are calls
 	if calls > 0 && u.lists.IsLazy() {
-		calls -= u.s.subscriptions.listsOnly(u)
+		calls -= u.s.subscriptions.ListsOnly(u)
 	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
 	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 ||

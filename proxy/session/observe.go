@@ -34,7 +34,7 @@ func (s *session) id() string { return s.key[:8] }
 // observed describes the session for operators.
 func (s *session) observed() observe.Session {
 	hello, _ := s.handshake.said()
-	listens := s.subscriptions.len()
+	listens := s.subscriptions.Len()
 	_, open := s.client.Open()
 	seen := observe.Session{
 		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Transport: s.transport, Began: s.began,

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
@@ -60,10 +61,10 @@ func (p *Router) ReplacePolicies(rules []policy.Rule) error {
 func (s *session) regrant(before *policy.Policies) {
 	who := cmp.Or(s.lastSender.Load(), s.who)
 	s.lists.TellWanted(s.upstreams.of(mcp.Legacy).differing(catalog.Digest{}, before.For(who), s.grant()))
-	for _, sub := range s.subscriptions.all() {
-		lists := s.upstreams.of(mcp.Modern).differing(sub.c.caps, before.For(sub.who), sub.grant())
-		s.subscriptions.regrant(sub, lists)
-	}
+	s.subscriptions.Regrant(func(c listen.Client) [catalog.Kinds]bool {
+		l := c.(*listener)
+		return s.upstreams.of(mcp.Modern).differing(l.r.caps, before.For(l.who), l.grant())
+	})
 }
 
 // differing returns the lists that two grants show differently. For an upstream that was never

@@ -45,9 +45,8 @@ type request struct {
 	// kind is the resultType of the answer; modern era only. Owned by whoever settles the call.
 	kind string
 
-	// Of a subscription: its acknowledgment is being sent, and has been sent, so that notifications
-	// may follow.
-	acking, acked atomic.Bool
+	// told is true from the time when the acknowledgment of a subscription is being sent.
+	told atomic.Bool
 
 	mu     sync.Mutex                    // guards the fields below; whoever takes the request sees what was set before
 	after  func(answer *jsonrpc.Message) // called with the answer before the client gets it

@@ -44,9 +44,9 @@ type session struct {
 	// Each has its own lock.
 	upstreams     upstreamSets
 	handshake     handshake
-	lists         lists.Session // what upstreams list, and pending notifications about that
-	subscriptions subscriptions // in the modern era
-	roots         rootsChanges  // pending notifications about the client's roots
+	lists         lists.Session        // what upstreams list, and pending notifications about that
+	subscriptions listen.Subscriptions // in the modern era
+	roots         rootsChanges         // pending notifications about the client's roots
 
 	// Which upstream has which tasks and resources. Each has its own lock.
 	tasks        owners.Tasks[*upstreamConn]   // that upstreams run
@@ -105,7 +105,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	if c, ok := c.(interface{ Transport() string }); ok {
 		s.transport = c.Transport()
 	}
-	s.subscriptions.most = max(inFlight/4, 1)
+	s.subscriptions.Most, s.subscriptions.EarlyBytes = max(inFlight/4, 1), p.queueBytes()
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{
@@ -201,7 +201,7 @@ func (s *session) end(force func()) {
 // lastAnswer returns the answer to a request that the end of the session takes. A subscription gets
 // its result, as after a drain.
 func (s *session) lastAnswer(r *request) *jsonrpc.Message {
-	if r.acking.Load() { // the client may have read the acknowledgment
+	if r.told.Load() { // the client may have read the acknowledgment
 		return r.over(s.upstreams.of(mcp.Modern))
 	}
 	return jsonrpc.NewError(r.ID, r.endingError(r.phase()))
@@ -275,7 +275,7 @@ func (s *session) halfClose() {
 	if s.phase < halfClosed {
 		s.phase = halfClosed
 	}
-	s.subscriptions.end()
+	s.subscriptions.End()
 	s.mu.Unlock()
 	for _, c := range s.client.TakeCalls(nil) {
 		c.Value.(*serverRequest).resumeTimers()
@@ -302,7 +302,7 @@ func (s *session) startDrain() {
 	s.mu.Lock()
 	if s.phase == open {
 		s.phase = draining
-		s.subscriptions.end()
+		s.subscriptions.End()
 	}
 	s.mu.Unlock()
 	s.client.Drain(errDrained, math.MaxInt64)

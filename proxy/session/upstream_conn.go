@@ -180,9 +180,6 @@ func (u *upstreamConn) state() streamState {
 	return s
 }
 
-// Done returns a channel that is closed when the upstream gets no more requests; see IsHungUp.
-func (u *upstreamConn) Done() <-chan struct{} { return u.ctx.Done() }
-
 // IsHungUp reports whether the upstream gets no more requests, because it was hung up or the
 // session ends.
 func (u *upstreamConn) IsHungUp() bool { return u.ctx.Err() != nil }
@@ -275,7 +272,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		a.ready = true
 		close(a.started)
 		u.watchLocked(a)
-		u.s.subscriptions.resume(u)
+		u.s.subscriptions.Resume(u)
 		return nil
 	}
 	params, _ := u.s.handshake.said()

@@ -60,7 +60,7 @@ func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
 }
 
 // ListChanged notifies the client's subscriptions.
-func (u *upstreamConn) ListChanged(k catalog.Kind) { u.s.subscriptions.changed(u, k) }
+func (u *upstreamConn) ListChanged(k catalog.Kind) { u.s.subscriptions.Changed(u, k) }
 
 // listFirst asks a server of the legacy era that has just started for its lists, before it gets
 // anything of the client besides initialize, so that the client is notified soon of what differs

@@ -1,10 +1,12 @@
 package session
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -131,7 +133,7 @@ func (s *session) follow() {
 	}
 	if s.upstreams.modern.Load() != nil {
 		s.upstreams.followLocked(&s.upstreams.modern, served)
-		s.subscriptions.follow()
+		s.subscriptions.Follow()
 	}
 }
 
@@ -204,7 +206,10 @@ func (s *session) relinked(names []string) {
 			legacy = append(legacy, u)
 		}
 	}
-	s.subscriptions.returned(modern)
+	after := rand.N(reopenWithin)
+	for _, u := range modern {
+		s.subscriptions.Returned(u, after)
+	}
 	if len(legacy) == 0 {
 		return
 	}
@@ -220,6 +225,10 @@ func (s *session) relinked(names []string) {
 func (s *session) announce(conns []*upstreamConn) {
 	s.lists.Announce(listsOf(conns))
 }
+
+// reopenWithin is the time over which sessions spread the opening of their streams when a link is
+// back.
+const reopenWithin = 500 * time.Millisecond
 
 // filter returns the upstreams that are as asked for.
 func (set *upstreamSet) filter(are func(*upstreamConn) bool) (found []*upstreamConn) {

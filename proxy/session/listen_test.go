@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 )
 
 // testdata/modern_listen* has the normal cases.
@@ -365,12 +366,12 @@ func TestEarlyIsBounded(t *testing.T) {
 		time.Sleep(ownersWithin)
 		a := w.upstream("a")
 		id := a.listening()
-		for range maxEarly + 10 {
+		for range listen.MaxEarly + 10 {
 			a.tell(id, "notifications/resources/updated", `"uri":"test://a/a"`)
 		}
 		w.client.want()
-		time.Sleep(ackWithin)
-		if got := w.client.take(); len(got) != 1+maxEarly || !strings.Contains(got[0], "acknowledged") {
+		time.Sleep(listen.AckWithin)
+		if got := w.client.take(); len(got) != 1+listen.MaxEarly || !strings.Contains(got[0], "acknowledged") {
 			t.Error("messages:", len(got))
 		}
 	})
@@ -384,7 +385,7 @@ func TestListenCancelledAtOnce(t *testing.T) {
 		pr := s.client.Request(decode(t, listenTools).ID)
 		w.client.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l"}}`)
 		w.client.take()
-		if n := s.subscriptions.len(); n != 0 {
+		if n := s.subscriptions.Len(); n != 0 {
 			t.Fatalf("%d subscriptions after the cancellation", n)
 		}
 		of := pr.Value.(*request)
@@ -395,7 +396,7 @@ func TestListenCancelledAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if n, kept := s.subscriptions.len(), s.kept.Load(); n != 0 || kept != 0 {
+		if n, kept := s.subscriptions.Len(), s.kept.Load(); n != 0 || kept != 0 {
 			t.Errorf("%d subscriptions have places, and %d bytes are kept", n, kept)
 		}
 	})

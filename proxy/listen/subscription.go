@@ -1,0 +1,324 @@
+package listen
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// A Subscription is one subscriptions/listen of the client.
+type Subscription struct {
+	// Static after construction.
+	subs   *Subscriptions
+	client Client
+	id     jsonrpc.ID // of the client's request
+	want   mcp.Filter
+	meta   json.RawMessage // _meta of the requests to upstreams
+	over   chan struct{}   // closed by end, to end it with its result
+	end    func()          // may be called repeatedly
+	poked  chan struct{}   // to Run: something that it looks at has changed; never closed
+
+	// Owned by Run.
+	sole    bool           // it was last split over a sole upstream
+	running sync.WaitGroup // its parts
+
+	// Guarded by subs.mu.
+	parts     map[Upstream]*part  // nil before it was split
+	acked     bool                // the acknowledgment was sent
+	told      mcp.Filter          // the acknowledged filter; nothing else is delivered
+	early     []*jsonrpc.Message  // messages before the acknowledgment
+	bytes     int                 // size of early
+	lists     [catalog.Kinds]bool // list_changed held back
+	updated   map[string]bool     // URIs whose updates may have been missed, held back
+	holdUntil time.Time           // see Returned
+}
+
+const (
+	// MaxEarly bounds the messages of a subscription that wait for its acknowledgment. More are
+	// dropped.
+	MaxEarly = 1024
+
+	// AckWithin bounds the wait for the acknowledgments of upstreams.
+	AckWithin = 500 * time.Millisecond
+
+	// debounce is how long a change is held back for others to join it. Clients are promised less
+	// than 100 ms.
+	debounce = 50 * time.Millisecond
+)
+
+func newSubscription(subs *Subscriptions, id jsonrpc.ID, want mcp.Filter, meta json.RawMessage, client Client) *Subscription {
+	over := make(chan struct{})
+	return &Subscription{
+		subs: subs, client: client, id: id, want: want, meta: meta,
+		over: over, end: sync.OnceFunc(func() { close(over) }), poked: make(chan struct{}, 1),
+	}
+}
+
+// Run serves the subscription until ctx ends, which is its cancellation, or it is over.
+func (sub *Subscription) Run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer sub.Forget()
+	defer sub.running.Wait()
+	defer cancel()
+	deadline := time.After(AckWithin)
+	var flush <-chan time.Time // nil while nothing is held back
+	sub.follow(ctx)
+	for {
+		if deadline != nil && sub.allAnswered() {
+			deadline = nil
+			sub.acknowledge()
+		}
+		if flush == nil && deadline == nil && sub.holdsChanges() {
+			flush = time.After(debounce)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.over:
+			if deadline != nil {
+				sub.acknowledge()
+			}
+			sub.client.End()
+			return
+		case <-deadline:
+			deadline = nil
+			sub.acknowledge()
+		case <-flush:
+			if flush = sub.hold(); flush == nil {
+				sub.sendChanges()
+			}
+		case <-sub.poked:
+			sub.follow(ctx)
+		}
+	}
+}
+
+// poke wakes Run. It does not wait.
+func (sub *Subscription) poke() {
+	select {
+	case sub.poked <- struct{}{}:
+	default:
+	}
+}
+
+// follow splits the subscription again if the upstreams have changed. Parts that stay the same are
+// not affected. If no upstream is left or expected, the subscription ends.
+func (sub *Subscription) follow(ctx context.Context) {
+	split, changed := sub.client.Split(ctx)
+	if !changed {
+		return
+	}
+	sub.sole = split.Sole
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	first := sub.parts == nil
+	if first {
+		sub.parts = make(map[Upstream]*part)
+	}
+	maps.DeleteFunc(sub.parts, func(at Upstream, part *part) bool {
+		want, ok := split.Parts[at]
+		if ok && want.Equal(&part.want) {
+			return false
+		}
+		part.stop()
+		return true
+	})
+	for at, want := range split.Parts {
+		if sub.parts[at] == nil {
+			sub.parts[at] = sub.begin(ctx, at, want, !first)
+		}
+	}
+	if first {
+		return
+	}
+	if !split.Same {
+		sub.changeLocked(sub.want.Lists)
+	}
+	if split.None {
+		sub.end()
+	}
+}
+
+// allAnswered reports whether all upstreams have acknowledged or refused.
+func (sub *Subscription) allAnswered() bool {
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	for _, part := range sub.parts {
+		if !part.answered {
+			return false
+		}
+	}
+	return true
+}
+
+// acknowledge sends the client the acknowledgment, and then the messages that came before it.
+func (sub *Subscription) acknowledge() {
+	told, base := sub.honoured()
+	sub.send(mcp.MethodAcknowledged, jsonrpc.Value{Key: "notifications", Text: told.On(base)})
+	sub.subs.mu.Lock()
+	early := sub.early
+	sub.acked, sub.told, sub.early = true, told, nil
+	sub.subs.mu.Unlock()
+	for _, m := range early {
+		sub.passTold(m)
+	}
+}
+
+// honoured returns the filter to acknowledge, and its base text. Of resources and tasks it has
+// those that upstreams have accepted so far; later ones are not notified. Changes of lists are as
+// the client asked, because the session reports those of upstreams that come and go. But a single
+// upstream's acknowledgment is forwarded verbatim.
+func (sub *Subscription) honoured() (f mcp.Filter, base json.RawMessage) {
+	uris, tasks := make(map[string]bool), make(map[string]bool)
+	f.Lists = sub.want.Lists
+	for at, accepted := range sub.accepted() {
+		for _, uri := range accepted.URIs {
+			uris[uri] = true
+		}
+		for _, id := range accepted.Tasks {
+			tasks[id], tasks[at.TaskName(id)] = true, true
+		}
+		if sub.sole && accepted.As != nil {
+			base = accepted.As
+			for k, yes := range accepted.Lists {
+				f.Lists[k] = f.Lists[k] && yes
+			}
+		}
+	}
+	f.URIs, f.Tasks = among(sub.want.URIs, uris), among(sub.want.Tasks, tasks)
+	return f, base
+}
+
+// accepted returns the filters that the upstreams have acknowledged.
+func (sub *Subscription) accepted() map[Upstream]mcp.Filter {
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	found := make(map[Upstream]mcp.Filter, len(sub.parts))
+	for at, part := range sub.parts {
+		found[at] = part.honoured
+	}
+	return found
+}
+
+// among returns the texts that are in a set.
+func among(texts []string, set map[string]bool) (found []string) {
+	for _, t := range texts {
+		if set[t] {
+			found = append(found, t)
+		}
+	}
+	return found
+}
+
+// change notifies the client of changes of lists.
+func (sub *Subscription) change(lists [catalog.Kinds]bool) {
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	sub.changeLocked(lists)
+	sub.poke()
+}
+
+// changeLocked is change without waking Run.
+func (sub *Subscription) changeLocked(lists [catalog.Kinds]bool) {
+	for k, yes := range lists {
+		sub.lists[k] = sub.lists[k] || yes
+	}
+}
+
+// missedLocked notes changes of lists and resources that the client may have missed. The caller must
+// wake Run.
+func (sub *Subscription) missedLocked(lists [catalog.Kinds]bool, uris []string) {
+	sub.changeLocked(lists)
+	for _, uri := range uris {
+		if sub.updated == nil {
+			sub.updated = make(map[string]bool)
+		}
+		sub.updated[uri] = true
+	}
+}
+
+func (sub *Subscription) holdsChanges() bool {
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	return sub.lists != [catalog.Kinds]bool{} || sub.updated != nil
+}
+
+// hold returns a channel that receives when changes need no longer be held back, nil for now.
+func (sub *Subscription) hold() <-chan time.Time {
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	if wait := time.Until(sub.holdUntil); wait > 0 {
+		return time.After(wait + debounce)
+	}
+	return nil
+}
+
+// sendChanges sends the changes that were held back.
+func (sub *Subscription) sendChanges() {
+	sub.subs.mu.Lock()
+	lists, updated, told := sub.lists, sub.updated, sub.told
+	sub.lists, sub.updated = [catalog.Kinds]bool{}, nil
+	sub.subs.mu.Unlock()
+	for k, yes := range lists {
+		if yes && told.Lists[k] {
+			sub.send(catalog.Kind(k).Changed())
+		}
+	}
+	for _, uri := range among(told.URIs, updated) {
+		sub.send(mcp.MethodResourceUpdated, jsonrpc.Value{Key: "uri", Text: jsonrpc.Quote(uri)})
+	}
+}
+
+// send sends a notification of the subscription.
+func (sub *Subscription) send(method string, params ...jsonrpc.Value) {
+	sub.client.Tell(sub.own(jsonrpc.NewNotification(method, jsonrpc.Set(nil, params...))))
+}
+
+// own returns a copy of a notification that belongs to this subscription.
+func (sub *Subscription) own(m *jsonrpc.Message) *jsonrpc.Message {
+	out := *m
+	out.Params = mcp.SetMeta(m.Params, jsonrpc.Value{Key: mcp.KeySubscription, Text: sub.id.Raw()})
+	out.Related = sub.id
+	return &out
+}
+
+// pass forwards a notification of an upstream, if asked is true.
+func (sub *Subscription) pass(m *jsonrpc.Message, asked bool) {
+	if !asked {
+		sub.client.Drop("not requested", m)
+		return
+	}
+	m = sub.own(m)
+	sub.subs.mu.Lock()
+	early := !sub.acked
+	room := len(sub.early) < MaxEarly && sub.bytes+m.Size() <= sub.subs.EarlyBytes
+	if early && room {
+		sub.early = append(sub.early, m)
+		sub.bytes += m.Size()
+	}
+	sub.subs.mu.Unlock()
+	switch {
+	case !early:
+		sub.passTold(m)
+	case !room:
+		sub.client.Drop("the subscription is not acknowledged", m)
+	}
+}
+
+// passTold forwards a notification that the acknowledgment covers.
+func (sub *Subscription) passTold(m *jsonrpc.Message) {
+	sub.subs.mu.Lock()
+	told := sub.told
+	sub.subs.mu.Unlock()
+	if !told.Covers(m, &sub.want) {
+		sub.client.Drop("it was not acknowledged", m)
+		return
+	}
+	sub.client.Tell(m)
+}
