@@ -106,9 +106,10 @@ type client struct {
 
 	mu       sync.Mutex
 	split    Split
-	changed  bool // since the last Split
-	blind    bool // to lists
-	denied   bool // updates of resources
+	changed  bool          // since the last Split
+	blind    bool          // to lists
+	denied   bool          // updates of resources
+	room     chan struct{} // Tell waits for it before it returns; nil: it does not wait
 	got      []string
 	dropped  []string
 	verified []string
@@ -154,8 +155,12 @@ func (c *client) Sees(Upstream, catalog.Kind) bool {
 
 func (c *client) Tell(m *jsonrpc.Message) {
 	c.lock()
-	defer c.mu.Unlock()
 	c.got = append(c.got, strings.TrimPrefix(m.Method, "notifications/")+" "+string(m.Params))
+	room := c.room
+	c.mu.Unlock()
+	if room != nil {
+		<-room
+	}
 }
 
 func (c *client) Drop(reason string, _ *jsonrpc.Message) {

@@ -23,6 +23,7 @@ type Subscription struct {
 	over   chan struct{}   // closed by end, to end it with its result
 	end    func()          // may be called repeatedly
 	poked  chan struct{}   // to Run: something that it looks at has changed; never closed
+	passed chan struct{}   // closed when the messages before the acknowledgment were passed
 
 	// Owned by Run.
 	sole    bool           // it was last split over a sole upstream
@@ -56,7 +57,7 @@ func newSubscription(subs *Subscriptions, id jsonrpc.ID, want mcp.Filter, meta j
 	over := make(chan struct{})
 	return &Subscription{
 		subs: subs, client: client, id: id, want: want, meta: meta,
-		over: over, end: sync.OnceFunc(func() { close(over) }), poked: make(chan struct{}, 1),
+		over: over, end: sync.OnceFunc(func() { close(over) }), poked: make(chan struct{}, 1), passed: make(chan struct{}),
 	}
 }
 
@@ -168,6 +169,7 @@ func (sub *Subscription) acknowledge() {
 	for _, m := range early {
 		sub.passTold(m)
 	}
+	close(sub.passed)
 }
 
 // honoured returns the filter to acknowledge, and its base text. Of resources and tasks it has
@@ -305,6 +307,7 @@ func (sub *Subscription) pass(m *jsonrpc.Message, asked bool) {
 	sub.subs.mu.Unlock()
 	switch {
 	case !early:
+		<-sub.passed // of the same upstream, perhaps
 		sub.passTold(m)
 	case !room:
 		sub.client.Drop("the subscription is not acknowledged", m)

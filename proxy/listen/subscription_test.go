@@ -79,6 +79,24 @@ func TestSoleAcknowledges(t *testing.T) {
 	})
 }
 
+// Messages that come while a slow client gets the earlier ones follow those.
+func TestEarlyStayInOrder(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.client.room = make(chan struct{})
+		w.begin(resources, w.a, w.b)
+		a := w.a.listening(t, 1)
+		a.acknowledge("")
+		a.say(mcp.MethodResourceUpdated, `{"uri":"x:1"}`)
+		a.say(mcp.MethodResourceUpdated, `{"uri":"x:2"}`)
+		w.b.listening(t, 1).acknowledge("")
+		w.client.room <- struct{}{} // the acknowledgment was read
+		go a.say(mcp.MethodResourceUpdated, `{"uri":"x:1"}`)
+		w.client.want(t, acked+resources+"}", updateOf1)
+		close(w.client.room)
+		w.client.want(t, updateOf2, updateOf1)
+	})
+}
+
 // Messages before the acknowledgment are bounded in number and in bytes.
 func TestEarlyIsBounded(t *testing.T) {
 	update := jsonrpc.NewNotification(mcp.MethodResourceUpdated, json.RawMessage(`{"uri":"x:1"}`))
