@@ -39,12 +39,15 @@ func (u *Upstream) inLocked(caps catalog.Digest) *known {
 	return kn
 }
 
-// own returns what is known of a list, nil for nothing, and whether this session has listed it.
+// own returns what is known of a list, nil for nothing, and whether this session has listed it. It
+// stores nothing: most sessions never use most of their upstreams.
 func (u *Upstream) own(caps catalog.Digest, k catalog.Kind) (t *catalog.Table, listed bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	kn := u.inLocked(caps)
-	return kn.tables[k], kn.listed[k] > 0
+	if kn := u.known[caps]; kn != nil {
+		return kn.tables[k], kn.listed[k] > 0
+	}
+	return u.of.Memory.table(u.tableKey(caps, k)), false
 }
 
 // keep makes t the table for clients with capabilities, as of a version: it is out of date already if
@@ -98,11 +101,11 @@ func (u *Upstream) Version(k catalog.Kind) int {
 func (u *Upstream) IsStale(caps catalog.Digest, k catalog.Kind) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.staleLocked(u.inLocked(caps), k)
+	return u.staleLocked(u.known[caps], k)
 }
 
 func (u *Upstream) staleLocked(kn *known, k catalog.Kind) bool {
-	return kn.listed[k] != u.version[k] || u.Era == mcp.Modern && time.Since(kn.listedAt[k]) >= relist
+	return kn == nil || kn.listed[k] != u.version[k] || u.Era == mcp.Modern && time.Since(kn.listedAt[k]) >= relist
 }
 
 // relist is how often names that nobody knows may make an upstream of the modern era list anew.
@@ -143,7 +146,7 @@ func (u *Upstream) ran(k catalog.Kind, run *listRun) {
 func (u *Upstream) MayLearnTools(caps catalog.Digest) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.staleLocked(u.inLocked(caps), catalog.Tools) && (u.tooLate.IsZero() || time.Since(u.tooLate) >= relearn)
+	return u.staleLocked(u.known[caps], catalog.Tools) && (u.tooLate.IsZero() || time.Since(u.tooLate) >= relearn)
 }
 
 // relearn is how long calls go unchecked, and do not wait, once an upstream did not list its tools in
