@@ -229,8 +229,9 @@ const doubtPause = time.Minute
 // catalog.
 func (u *Upstream) Verify(k catalog.Kind, who Client) {
 	u.Aside(k.Method(), func(ctx context.Context) {
+		e := u.entry(who.Caps) // before List begins a trial, after which the catalog says the same
 		li, _ := u.List(ctx, k, who)
-		if e := u.entry(who.Caps); li != nil && e != nil && e.Lists[k] != nil && li.Digest != e.Lists[k].Table.Digest {
+		if li != nil && e != nil && e.Lists[k] != nil && li.Digest != e.Lists[k].Table.Digest {
 			u.server.ListChanged(min(k, catalog.Resources))
 			u.doubt(k, who, u.Table(who.Caps, k))
 		}
