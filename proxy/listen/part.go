@@ -265,7 +265,7 @@ func (part *part) acknowledged(m *jsonrpc.Message) {
 
 // listChanged notifies the client of a change of a list, if it wants that and may see any of it.
 func (part *part) listChanged(k catalog.Kind) {
-	if part.want.Lists[k] && part.sub.client.Sees(part.at, k) {
+	if part.want.Lists[min(k, catalog.Resources)] && part.sub.client.Sees(part.at, k) {
 		var lists [catalog.Kinds]bool
 		lists[k] = true
 		part.sub.change(lists)

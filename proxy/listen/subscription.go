@@ -229,6 +229,7 @@ func (sub *Subscription) change(lists [catalog.Kinds]bool) {
 // changeLocked is change without waking Run.
 func (sub *Subscription) changeLocked(lists [catalog.Kinds]bool) {
 	for k, yes := range lists {
+		k := min(catalog.Kind(k), catalog.Resources) // there is one notification for both
 		sub.lists[k] = sub.lists[k] || yes
 	}
 }

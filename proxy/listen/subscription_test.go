@@ -320,11 +320,11 @@ func TestChanged(t *testing.T) {
 		w.subs.Regrant(func(Client) (lists [catalog.Kinds]bool) {
 			w.client.lock()
 			defer w.client.mu.Unlock()
-			lists[catalog.Tools], lists[catalog.Prompts] = true, true
+			lists[catalog.Tools], lists[catalog.Prompts], lists[catalog.Templates] = true, true, true
 			return lists
 		})
 		time.Sleep(debounce)
-		w.client.want(t, changed)
+		w.client.want(t, changed, `resources/list_changed {}`)
 	})
 }
 

@@ -134,7 +134,7 @@ func (subs *Subscriptions) Changed(at Upstream, k catalog.Kind) {
 	parts := subs.partsLocked(at)
 	subs.mu.Unlock()
 	for _, part := range parts {
-		part.listChanged(min(k, catalog.Resources)) // there is one notification for both
+		part.listChanged(k)
 	}
 }
 
