@@ -10,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
 
@@ -201,6 +202,15 @@ func (c *Client) List(ctx context.Context, method, member string) (all []json.Ra
 		last, params = cursor, jsonrpc.Set(nil, jsonrpc.Value{Key: "cursor", Text: cursor})
 	}
 	return all, errEndless
+}
+
+// ask is a [lists.AskFunc].
+func (c *Client) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	result, err := c.Request(ctx, method, params, nil)
+	if refused, ok := errors.AsType[*AnswerError](err); ok {
+		return nil, &lists.AnswerError{Wire: (&jsonrpc.Error{Code: refused.Code, Message: refused.Message}).Raw()}
+	}
+	return result, err
 }
 
 // Offers reports whether the server declares a capability, such as "tools".

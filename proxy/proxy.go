@@ -86,7 +86,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	if p.host, err = newHosting(cfg, hosted, true); err != nil {
 		return nil, err
 	}
-	p.router.Starting = p.host.isStarting
+	p.router.Starting, p.host.required.into = p.host.isStarting, p.router.LearnFrom
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
 	p.local = newLocalLink(cfg, p.host, o)
 	if p.links, err = newLinks(cfg, p.router, o); err != nil {

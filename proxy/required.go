@@ -19,6 +19,7 @@ type required struct {
 	// Static after construction.
 	host   *upstream.Host
 	forced context.Context // when it is done, trials end at once
+	into   learnFunc       // the catalog; nil: what servers say is not kept
 
 	mu    sync.Mutex // guards the fields below
 	ctx   context.Context
@@ -167,17 +168,25 @@ func (r *required) missing(u config.Upstream) string {
 	return why
 }
 
-// try starts an upstream as for a client that leaves at once. It returns in a few words why that failed, "" if the
-// upstream answered initialize.
+// try starts an upstream as for a client that leaves when it has seen the lists. It returns in a few words why that
+// failed, "" if the upstream answered initialize.
 func (r *required) try(u *requiredUpstream) string {
 	ctx, cancel := context.WithTimeout(u.ctx, u.config.StartTimeout)
 	defer cancel()
-	err := r.greet(ctx, u.config.Name)
+	ended := make(chan error, 1)
+	client, _, err := r.into.start(u.ctx, u.config.Name, func() (*Client, error) { return r.greet(ctx, u.config.Name, ended) })
+	if client != nil {
+		client.Close()
+		_ = <-ended
+	}
 	switch {
 	case err == nil:
 		return ""
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return jsonrpc.CauseStartTimeout.String()
+	}
+	if _, refused := errors.AsType[*AnswerError](err); refused {
+		err = &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
 	}
 	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 	if r.host.ClientsOperate { // end.Words may have a line of stderr, and probes are open to everybody
@@ -186,23 +195,19 @@ func (r *required) try(u *requiredUpstream) string {
 	return end.Words()
 }
 
-// greet attaches a stream, initializes, and returns when the stream has ended.
-func (r *required) greet(ctx context.Context, name string) error {
+// greet attaches a stream and initializes. The stream's end is sent to ended, unless greet fails; then it is the error.
+func (r *required) greet(ctx context.Context, name string, ended chan error) (*Client, error) {
 	near, far := jsonrpc.Pipe()
-	ended := make(chan error, 1)
 	go func() { ended <- r.host.Attach(r.forced, name, requiredKey, mcp.Legacy, far) }()
 	client, err := newClient(ctx, near)
 	if err == nil {
-		client.Close()
+		return client, nil
 	}
 	end := <-ended
 	if _, refused := errors.AsType[*AnswerError](err); refused {
-		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused}
+		return nil, err
 	}
-	if err != nil {
-		return end // has the cause
-	}
-	return nil
+	return nil, end // has the cause
 }
 
 // requiredKey is the session key of the trials, different from those of clients.

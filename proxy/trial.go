@@ -68,6 +68,7 @@ type trials struct {
 	dial     session.DialFunc
 	links    func() []observe.Link
 	eras     bool          // find out all eras of each server
+	into     learnFunc     // as in required; of now
 	listTime time.Duration // for all lists of one upstream
 	places   chan struct{} // an element for each running trial
 	wg       sync.WaitGroup
@@ -359,34 +360,3 @@ var hints = map[process.Fault]string{
 }
 
 const fixCommand = "fix command (see mcp-proxy check), and install what it names"
-
-// Try starts upstreams once, as for a client that asks for their lists and leaves, and calls tell with each
-// result, from several goroutines. Upstreams that the proxy does not have fail. It returns when all have answered
-// or ctx is done; Shutdown waits for the servers. An upstream behind a link needs only its name.
-func (p *Proxy) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
-	p.start()
-	newTrials(p.config.Load(), p.host, p.dial).now(ctx, upstreams, tell)
-}
-
-// Try does what [Proxy.Try] does.
-func (h *Host) Try(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
-	newTrials(&config.Config{}, h.half, h.half.open).now(ctx, upstreams, tell)
-}
-
-// now tries upstreams of a running proxy or host.
-func (t *trials) now(ctx context.Context, upstreams []config.Upstream, tell func(*ops.Trial)) {
-	var wg sync.WaitGroup
-	for _, u := range upstreams {
-		wg.Go(func() {
-			tr := &ops.Trial{Upstream: u.Name, Transport: transportOf(u)}
-			client, _ := t.ask(ctx, tr, rand.Text()) // the trial says why
-			if ctx.Err() == nil {
-				tell(tr)
-			}
-			if client != nil {
-				client.Close()
-			}
-		})
-	}
-	wg.Wait()
-}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -230,5 +231,36 @@ func TestTerminalIsClosed(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// At a terminal each upstream starts once, and again for clients with capabilities, to show whether it
+// is ready and to know its lists.
+func TestConsoleLearnsFromTrials(t *testing.T) {
+	t.Parallel()
+	s := emptySite(t)
+	upstreams := ""
+	for _, name := range []string{"a", "b", "c"} {
+		upstreams += fmt.Sprintf("  %s: {command: sh, args: [-c, \"sleep 0.3; exec fakeserver\"], inheritEnv: [all], env: {FAKE_LOG: %q}}\n", name, s.record(name))
+	}
+	file := s.write("mcp-proxy.yaml", "listen: [\"127.0.0.1:0\"]\ncacheDir: "+s.dir+"/cache\nupstreams:\n"+upstreams+"  broken: {command: /no/such/command}\n")
+	near, drawn, cmd := onTerminal(t, 100, []string{"XDG_RUNTIME_DIR=" + s.dir, "TERM=xterm", "NO_COLOR="}, "serve", "--config", file)
+	for _, name := range []string{"a", "b", "c"} {
+		drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  `+name+`       ready  19 tools, 1 resource  \d+\.\d s$`)
+	}
+	drawn.awaitLine(t, `(?m)^\d\d:\d\d:\d\d  broken  failed  did not start: command not found`)
+	for _, name := range []string{"a", "b", "c"} {
+		eventually(t, "the second start", func() bool { return countPart(s.notedBy(name), `"initialize"`) == 2 })
+	}
+	eventually(t, "the ends of the trials", func() bool { return len(children(cmd.Process.Pid)) == 0 })
+	near.Write([]byte{3})
+	cmd.Wait()
+	for _, name := range []string{"a", "b", "c"} {
+		if n := countPart(s.notedBy(name), `"initialize"`); n != 2 {
+			t.Errorf("%s started %d times", name, n)
+		}
+	}
+	if n := strings.Count(drawn.plain(), "broken  failed"); n != 1 {
+		t.Errorf("%d failures in %s", n, drawn.plain())
 	}
 }

@@ -97,3 +97,30 @@ func TestServeStopsAsking(t *testing.T) {
 		t.Errorf("%d servers were started\n%s", n, p.log)
 	}
 }
+
+// Readiness starts a required upstream, and what it lists then is not asked for again.
+func TestServeLearnsFromReadiness(t *testing.T) {
+	t.Parallel()
+	s := emptySite(t)
+	env := []string{"XDG_RUNTIME_DIR=" + s.dir}
+	config := s.write("c.yaml", "listen: [\"127.0.0.1:0\"]\ncacheDir: "+s.dir+"/cache\nupstreams:\n"+
+		fmt.Sprintf("  a: {command: fakeserver, inheritEnv: [all], required: true, start: lazy, env: {FAKE_LOG: %q}}\n", s.record("a"))+
+		"  broken: {command: /no/such/command}\n")
+	for _, starts := range []int{2, 1} { // one for clients with capabilities
+		p := startProgram(t, env, "serve", "--config", config)
+		p.hear()
+		eventually(t, "the last trial", func() bool { return p.log.count("upstream failed to start") == 1 })
+		eventually(t, "readiness", func() bool {
+			text, _ := command(t, env, "healthcheck")
+			return strings.TrimSpace(text) == "ok"
+		})
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		if err := p.cmd.Wait(); err != nil {
+			t.Errorf("the end: %v\n%s", err, p.log)
+		}
+		if n := countPart(s.noted(), `"initialize"`); n != starts {
+			t.Errorf("%d starts, want %d", n, starts)
+		}
+		os.Remove(s.record("a"))
+	}
+}

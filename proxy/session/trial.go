@@ -26,18 +26,17 @@ type trialSessions struct {
 	wg   sync.WaitGroup
 
 	renewed map[lists.Key]time.Time // when renew last began a trial, or will
-	asked   map[string]string       // by upstream: the configuration that was last tried, see version
+	failed  map[string]string       // by upstream: the configuration with which the last trial failed, see version
 }
 
 // begin returns the context of a new trial. Unless it is nil, because the router ends, the caller
 // calls wg.Done at the end of the trial.
-func (ts *trialSessions) begin(up *Upstream) context.Context {
+func (ts *trialSessions) begin() context.Context {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.over {
 		return nil
 	}
-	put(&ts.asked, up.Name, up.version())
 	if ts.stop == nil {
 		ts.ctx, ts.stop = context.WithCancelCause(context.Background())
 	}
@@ -59,7 +58,7 @@ func (ts *trialSessions) end() {
 // try begins a trial for an entry of the catalog, unless one is under way.
 func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking {
 	return p.Catalog.Ask(key, func() (*lists.Entry, error) {
-		ctx := p.trials.begin(up)
+		ctx := p.trials.begin()
 		if ctx == nil {
 			return nil, jsonrpc.ErrClosed
 		}
@@ -67,6 +66,7 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 		ctx, cancel := context.WithTimeout(ctx, cmp.Or(up.StartTimeout, 30*time.Second)+p.listTimeout())
 		defer cancel()
 		e, err := p.trial(ctx, up, key.Era, capabilities)
+		p.trials.note(up, err)
 		if err != nil {
 			p.logger().Debug("no lists for the catalog", "upstream", up.Name, "err", err)
 		}
@@ -77,24 +77,35 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 // version tells configurations of an upstream apart.
 func (u *Upstream) version() string { return u.Link + " " + u.Digest }
 
-// wasTried reports whether there was a trial of an upstream with its current configuration.
-func (ts *trialSessions) wasTried(up *Upstream) bool {
+// note notes how a trial has ended.
+func (ts *trialSessions) note(up *Upstream, err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	return ts.asked[up.Name] == up.version()
+	if err != nil {
+		put(&ts.failed, up.Name, up.version())
+	} else {
+		delete(ts.failed, up.Name)
+	}
+}
+
+// hasFailed reports whether the last trial of an upstream with its current configuration failed.
+func (ts *trialSessions) hasFailed(up *Upstream) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.failed[up.Name] == up.version()
 }
 
 // LearnUnknown asks the lazy upstreams that the catalog does not know for their lists, one at a
 // time, and later those that Update adds or changes. It returns when ctx ends or the router drains.
 //
-// It leaves out what was tried before: a client has found that it fails, and got the error. Another
-// failure, of which no client is told, would only hide that one from operators.
+// It leaves out what has failed before: a client has found that, and got the error. Another failure,
+// of which no client is told, would only hide that one from operators.
 func (p *Router) LearnUnknown(ctx context.Context) {
 	for {
 		served := p.current()
 		for i := range served.upstreams {
 			up := &served.upstreams[i]
-			if served.sole() || !up.Lazy || p.trials.wasTried(up) || p.Catalog.Any(lists.Key{Upstream: up.Name, Era: mcp.Legacy}) != nil {
+			if served.sole() || !up.Lazy || p.trials.hasFailed(up) || p.knows(up) {
 				continue
 			}
 			if p.isDraining() {
@@ -103,7 +114,7 @@ func (p *Router) LearnUnknown(ctx context.Context) {
 			if p.current() != served {
 				break
 			}
-			p.learn(ctx, up)
+			p.learn(ctx, up, false)
 		}
 		select {
 		case <-served.replaced:
@@ -111,6 +122,38 @@ func (p *Router) LearnUnknown(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// knows reports whether the catalog has an upstream. What it lists for clients without capabilities
+// is not enough, because the first client with some would have to wait.
+func (p *Router) knows(up *Upstream) bool {
+	without := learnKey(up, lists.NoCapabilities)
+	return p.Catalog.Any(without) != nil && (p.Catalog.Get(without) == nil || p.Catalog.Get(learnKey(up, allCapabilities)) != nil)
+}
+
+// LearnFrom puts into the catalog what a lazy upstream says to a client without capabilities. start
+// starts it for that client, and returns its description and how to ask it, until LearnFrom returns.
+// start is not called if a trial that asks the same is under way: LearnFrom returns what that does.
+func (p *Router) LearnFrom(ctx context.Context, upstream string, start func() (json.RawMessage, lists.AskFunc, error)) (*lists.Entry, error) {
+	served := p.current()
+	up := served.named(upstream)
+	if up == nil || !up.Lazy || served.sole() {
+		_, _, err := start()
+		return nil, err
+	}
+	asking := p.Catalog.Ask(learnKey(up, lists.NoCapabilities), func() (*lists.Entry, error) {
+		said, ask, err := start()
+		p.trials.note(up, err)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, p.listTimeout())
+		defer cancel()
+		e, _ := lists.NewEntry(said)
+		return p.filled(ctx, e, ask, mcp.Legacy, nil, up)
+	})
+	<-asking.Done
+	return asking.Entry, asking.Err
 }
 
 // Learn asks all lazy upstreams for their lists again, for the catalog, as many at a time as atOnce
@@ -136,15 +179,19 @@ func (p *Router) Learn(ctx context.Context, atOnce int) {
 		}
 		wg.Go(func() {
 			defer func() { <-places }()
-			p.learn(ctx, up)
+			p.learn(ctx, up, true)
 		})
 	}
 }
 
-// learn asks one upstream as Learn does, until it fails.
-func (p *Router) learn(ctx context.Context, up *Upstream) {
+// learn asks one upstream as Learn does, until it fails, again or only for what is not known.
+func (p *Router) learn(ctx context.Context, up *Upstream, again bool) {
 	for _, capabilities := range []json.RawMessage{lists.NoCapabilities, allCapabilities} {
-		asking := p.try(lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: lists.DigestOf(capabilities)}, up, capabilities)
+		key := learnKey(up, capabilities)
+		if !again && p.Catalog.Get(key) != nil {
+			continue
+		}
+		asking := p.try(key, up, capabilities)
 		select {
 		case <-asking.Done:
 		case <-ctx.Done():
@@ -154,6 +201,10 @@ func (p *Router) learn(ctx context.Context, up *Upstream) {
 			return
 		}
 	}
+}
+
+func learnKey(up *Upstream, capabilities json.RawMessage) lists.Key {
+	return lists.Key{Upstream: up.Name, Era: mcp.Legacy, Caps: lists.DigestOf(capabilities)}
 }
 
 // allCapabilities are those of the other client that Learn asks for. If an upstream says the same to it
@@ -220,6 +271,11 @@ func (p *Router) trial(ctx context.Context, up *Upstream, era mcp.Era, capabilit
 	if err != nil {
 		return nil, err
 	}
+	return p.filled(ctx, e, ask, era, meta, up)
+}
+
+// filled asks an upstream for all lists of an entry, which it returns.
+func (p *Router) filled(ctx context.Context, e *lists.Entry, ask lists.AskFunc, era mcp.Era, meta json.RawMessage, up *Upstream) (*lists.Entry, error) {
 	for k := range catalog.Kinds {
 		if _, ok := e.Capabilities[k.Capability()]; !ok {
 			e.Lists[k] = lists.Absent()
