@@ -33,6 +33,7 @@ type record struct {
 	cancel    *Event
 	cancelled int64 // when that was sent
 	progress  []Event
+	starting  bool // the proxy told that the server starts
 	logged    []Event
 	asked     []Event
 	updated   []Event // by any client that follows
@@ -166,6 +167,10 @@ func (r *record) add(e Event, j *judge) {
 	case Lost:
 		r.lost = true
 	case Progress:
+		if e.Text == "-1 starting "+r.op.Server && r.op.Progress > 0 && !r.starting && len(r.progress)+len(r.outcomes) == 0 {
+			r.starting = true // once, and first
+			return
+		}
 		r.progress = append(r.progress, e)
 	case Logged:
 		r.logged = append(r.logged, e)

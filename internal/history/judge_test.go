@@ -20,6 +20,8 @@ func TestJudge(t *testing.T) {
 	const (
 		join       = "c0 join - WebSocket\nc1 join - stdio\n"
 		sent       = "c0 sent a " + `{"server":"common","nonce":"a"}` + "\n"
+		follow     = "c0 sent a " + `{"server":"common","nonce":"a","progress":1}` + "\n"
+		starts     = "c0 progress a -1 starting common\n"
 		asks       = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
 		task       = "c0 sent a " + `{"server":"common","nonce":"a","task":"cancel"}` + "\n"
 		ended      = "c0 result a " + `{"taskId":"task-a","status":"cancelled"}` + "\n"
@@ -87,6 +89,12 @@ func TestJudge(t *testing.T) {
 		{"a task that is unknown", join + task + `c0 failed a {"code":-32602}`, []int{6}},
 		{"progress of another", join + sent + "c1 progress a 1 a\n" + runs + good, []int{3}},
 		{"progress after the answer", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good + "c0 progress a 1 a", []int{5}},
+		{"progress of a start", join + follow + starts + "c0 progress a 1 a\n" + runs + good, nil},
+		{"progress of a start in place of that of the call", join + follow + starts + runs + good, []int{5}},
+		{"progress of a start, twice", join + follow + starts + starts + "c0 progress a 1 a\n" + runs + good, []int{3, 5}},
+		{"progress of a start, late", join + follow + "c0 progress a 1 a\n" + starts + runs + good, []int{3, 5}},
+		{"progress of the start of another server", join + follow + strings.Replace(starts, "common", "own", 1) + "c0 progress a 1 a\n" + runs + good, []int{3, 5}},
+		{"progress of a start, not asked for", join + sent + starts + runs + good, []int{3, 5}},
 		{"progress that is missing", join + strings.Replace(sent, `"a"}`, `"a","progress":1}`, 1) + runs + good, []int{5}},
 		{"cancelled", join + slow + "common/1 cancelled a\n" + next, nil},
 		{"cancelled, and its server was not told", join + slow + next, []int{4}},
