@@ -56,8 +56,9 @@ function attribute(text, name) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [, , url, stop] = process.argv;
+  const idle = existsSync(process.env.BROWSER_IDLE ?? ""); // nobody looks at the page. Looked up before tests can see that it was opened
   if (process.env.BROWSER_LOG) appendFileSync(process.env.BROWSER_LOG, `${url}\n`);
-  if (existsSync(process.env.BROWSER_IDLE ?? "")) process.exit(); // nobody looks at the page
+  if (idle) process.exit();
   const page = await browse(url, stop);
   console.log(page.url);
 }
