@@ -173,11 +173,14 @@ func (r *required) missing(u config.Upstream) string {
 func (r *required) try(u *requiredUpstream) string {
 	ctx, cancel := context.WithTimeout(u.ctx, u.config.StartTimeout)
 	defer cancel()
-	ended := make(chan error, 1)
-	client, _, err := r.into.start(u.ctx, u.config.Name, func() (*Client, error) { return r.greet(ctx, u.config.Name, ended) })
+	var stream *attached
+	client, _, err := r.into.start(u.ctx, u.config.Name, func() (client *Client, err error) {
+		stream, client, err = r.greet(ctx, u.config.Name)
+		return client, err
+	})
 	if client != nil {
 		client.Close()
-		_ = <-ended
+		<-stream.ended
 	}
 	switch {
 	case err == nil:
@@ -195,19 +198,20 @@ func (r *required) try(u *requiredUpstream) string {
 	return end.Words()
 }
 
-// greet attaches a stream and initializes. The stream's end is sent to ended, unless greet fails; then it is the error.
-func (r *required) greet(ctx context.Context, name string, ended chan error) (*Client, error) {
+// greet attaches a stream and initializes. After a failure the stream has ended.
+func (r *required) greet(ctx context.Context, name string) (*attached, *Client, error) {
 	near, far := jsonrpc.Pipe()
-	go func() { ended <- r.host.Attach(r.forced, name, requiredKey, mcp.Legacy, far) }()
-	client, err := newClient(ctx, near)
+	stream := &attached{PipeConn: near, ended: make(chan struct{})}
+	go stream.run(func() error { return r.host.Attach(r.forced, name, requiredKey, mcp.Legacy, far) })
+	client, err := newClient(ctx, stream)
 	if err == nil {
-		return client, nil
+		return stream, client, nil
 	}
-	end := <-ended
-	if _, refused := errors.AsType[*AnswerError](err); refused {
-		return nil, err
+	<-stream.ended
+	if _, refused := errors.AsType[*AnswerError](err); !refused {
+		err = stream.err // has the cause
 	}
-	return nil, end // has the cause
+	return nil, nil, err
 }
 
 // requiredKey is the session key of the trials, different from those of clients.
