@@ -13,7 +13,8 @@ import (
 
 var digests = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// A host announces idleStop only if there is one, and older hosts announce none.
+// A host announces idleStop only if there is one, and older hosts announce none. It announces which
+// servers all clients share.
 func TestAnnouncedIdleStop(t *testing.T) {
 	for idle, text := range map[time.Duration]string{
 		0:                `{"startTimeout":"30s","requestTimeout":"0s","digest":"?"}`,
@@ -25,6 +26,11 @@ func TestAnnouncedIdleStop(t *testing.T) {
 		}
 		if route, err := routeFrom(u); err != nil || route.IdleStop != idle {
 			t.Errorf("%s: %v, %v", text, route.IdleStop, err)
+		}
+	}
+	for _, u := range []config.Upstream{{Name: "a"}, {Name: "a", Shared: true}, {Name: "a", Remote: config.Remote{URL: "http://127.0.0.1/mcp"}}} {
+		if route, err := routeFrom(announcementOf(u, lists.NoStore())); err != nil || route.Shared != (u.Shared || u.URL != "") {
+			t.Errorf("%+v became %+v, %v", u, route, err)
 		}
 	}
 	for _, text := range []string{`{"idleStop":"-1s"}`, `{"idleStop":"soon"}`, `{"idleStop":5}`} {

@@ -134,12 +134,13 @@ type settings struct {
 	Allow          []string `json:"allow,omitempty"`
 	Deny           []string `json:"deny,omitempty"`
 	IdleStop       string   `json:"idleStop,omitempty"` // older hosts announce none
+	Shared         bool     `json:"shared,omitempty"`   // all clients use one server; older hosts do not say
 }
 
 // announcementOf returns what a host announces of an upstream. The digests are those of a store.
 func announcementOf(u config.Upstream, store *lists.Store) link.Upstream {
 	r := routeOf(u)
-	s := settings{Prefix: r.Prefix, StartTimeout: r.StartTimeout.String(), RequestTimeout: r.RequestTimeout.String(), Allow: r.Allow, Deny: r.Deny}
+	s := settings{Prefix: r.Prefix, StartTimeout: r.StartTimeout.String(), RequestTimeout: r.RequestTimeout.String(), Allow: r.Allow, Deny: r.Deny, Shared: r.Shared}
 	if r.IdleStop > 0 {
 		s.IdleStop = r.IdleStop.String()
 	}
@@ -163,7 +164,7 @@ func routeFrom(u link.Upstream) (session.Upstream, error) {
 		return route, errSettings
 	}
 	route.Prefix, route.Allow, route.Deny, route.Lazy = s.Prefix, s.Allow, s.Deny, s.Start != "eager"
-	route.Digest = s.Digest
+	route.Digest, route.Shared = s.Digest, s.Shared
 	if s.Prefix != nil && !fitPrefix.MatchString(*s.Prefix) {
 		return route, errSettings
 	}
