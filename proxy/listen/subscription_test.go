@@ -54,7 +54,7 @@ func TestAcknowledgedInTime(t *testing.T) {
 		w.a.listening(t, 1).acknowledge(`{"resourceSubscriptions":["x:2"]}`)
 		time.Sleep(AckWithin - 1)
 		w.client.want(t)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.client.want(t, acked+`{"toolsListChanged":true,"resourceSubscriptions":["x:2"]}}`)
 		w.b.listening(t, 1).acknowledge("") // later resources are not notified
 		w.b.listening(t, 1).say(mcp.MethodResourceUpdated, `{"uri":"x:1"}`)
@@ -184,7 +184,7 @@ func TestReturned(t *testing.T) {
 		time.Sleep(after - 1)
 		w.a.listening(t, 1)
 		w.client.want(t)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		w.a.listening(t, 2)
 		w.b.listening(t, 2)
 		w.client.want(t)
