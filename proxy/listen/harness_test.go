@@ -45,6 +45,7 @@ func newServer(name string) *server {
 
 func (s *server) Done() <-chan struct{}     { return s.done }
 func (s *server) IsIdle() bool              { return s.idle.Load() }
+func (s *server) IsStarting() bool          { return s.idle.Load() }
 func (s *server) TaskName(id string) string { return s.name + "__" + id }
 func (s *server) Log() *slog.Logger         { return slog.New(slog.DiscardHandler) }
 
@@ -230,7 +231,7 @@ func filter(t *testing.T, text string) mcp.Filter {
 
 func inWorld(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		subs := &Subscriptions{Most: 2, EarlyBytes: 1 << 10}
+		subs := &Subscriptions{Most: 2, EarlyBytes: 1 << 10, StartWithin: 8 * time.Second}
 		w := &world{T: t, subs: subs, client: &client{subs: subs}, a: newServer("a"), b: newServer("b")}
 		test(w)
 		if w.cancel != nil {

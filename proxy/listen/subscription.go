@@ -45,7 +45,7 @@ const (
 	// dropped.
 	MaxEarly = 1024
 
-	// AckWithin bounds the wait for the acknowledgments of upstreams.
+	// AckWithin bounds the wait for the acknowledgments of upstreams that do not start for it.
 	AckWithin = 500 * time.Millisecond
 
 	// debounce is how long a change is held back for others to join it. Clients are promised less
@@ -68,10 +68,11 @@ func (sub *Subscription) Run(ctx context.Context) {
 	defer sub.running.Wait()
 	defer cancel()
 	deadline := time.After(AckWithin)
+	late := false              // AckWithin is over
 	var flush <-chan time.Time // nil while nothing is held back
 	sub.follow(ctx)
 	for {
-		if deadline != nil && sub.allAnswered() {
+		if deadline != nil && (sub.allAnswered() || late && !sub.awaitsStart()) {
 			deadline = nil
 			sub.acknowledge()
 		}
@@ -88,6 +89,10 @@ func (sub *Subscription) Run(ctx context.Context) {
 			sub.client.End()
 			return
 		case <-deadline:
+			if !late && sub.awaitsStart() {
+				late, deadline = true, time.After(sub.subs.StartWithin-AckWithin)
+				continue
+			}
 			deadline = nil
 			sub.acknowledge()
 		case <-flush:
@@ -156,6 +161,24 @@ func (sub *Subscription) allAnswered() bool {
 		}
 	}
 	return true
+}
+
+// awaitsStart reports whether an upstream that starts for the subscription may still accept a
+// resource or a task that no other has accepted. Without it in the acknowledgment, the client would
+// get no notification of it.
+func (sub *Subscription) awaitsStart() bool {
+	accepted, _ := sub.honoured()
+	if len(accepted.URIs) == len(sub.want.URIs) && len(accepted.Tasks) == len(sub.want.Tasks) {
+		return false
+	}
+	sub.subs.mu.Lock()
+	defer sub.subs.mu.Unlock()
+	for _, part := range sub.parts {
+		if part.starts && !part.answered {
+			return true
+		}
+	}
+	return false
 }
 
 // acknowledge sends the client the acknowledgment, and then the messages that came before it.

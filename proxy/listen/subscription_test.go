@@ -244,6 +244,55 @@ func TestDoze(t *testing.T) {
 	})
 }
 
+// The acknowledgment waits no longer for an upstream whose start has failed.
+func TestAcknowledgedAfterFailedStart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.a.idle.Store(true)
+		w.begin(resources, w.a)
+		a := w.a.listening(t, 1)
+		time.Sleep(time.Second)
+		w.client.want(t)
+		a.refuse(-32603)
+		w.client.want(t, acked+lists+"}")
+	})
+}
+
+// The acknowledgment waits for an upstream that starts for it, unless others accept all resources.
+func TestAcknowledgedAfterStart(t *testing.T) {
+	for _, test := range []struct {
+		starts []time.Duration // of a and b; zero: it has started
+		acks   []string
+		want   string
+		within time.Duration
+	}{
+		{[]time.Duration{3 * time.Second, 0}, []string{"", "{}"}, resources, 3 * time.Second},
+		{[]time.Duration{time.Hour, 0}, []string{"", "{}"}, lists, 8 * time.Second},
+		{[]time.Duration{3 * time.Second, 0}, []string{"", ""}, resources, AckWithin},
+		{[]time.Duration{3 * time.Second, time.Second}, []string{"", ""}, resources, time.Second},
+	} {
+		inWorld(t, func(w *world) {
+			servers := []*server{w.a, w.b}
+			for i, s := range servers {
+				s.idle.Store(test.starts[i] > 0)
+			}
+			w.begin(resources, servers...)
+			began := time.Now()
+			for i, s := range servers {
+				l := s.listening(t, 1)
+				if test.starts[i] == 0 {
+					l.acknowledge(test.acks[i])
+					continue
+				}
+				time.AfterFunc(test.starts[i], func() { l.acknowledge(test.acks[i]) })
+			}
+			time.Sleep(time.Until(began.Add(test.within - 1)))
+			w.client.want(t)
+			time.Sleep(time.Nanosecond)
+			w.client.want(t, acked+test.want+"}")
+		})
+	}
+}
+
 // A listen for resources starts its upstream and keeps it awake.
 func TestResourcesKeepAwake(t *testing.T) {
 	inWorld(t, func(w *world) {

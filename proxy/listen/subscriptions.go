@@ -21,6 +21,7 @@ type Upstream interface {
 	Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error)
 
 	IsIdle() bool              // it has no server, and needs none for changes of its lists
+	IsStarting() bool          // it starts when it is needed, and its server has not answered yet
 	TaskName(id string) string // the client's name of a task of the upstream
 	Done() <-chan struct{}     // closed when the upstream was hung up
 	Log() *slog.Logger
@@ -58,8 +59,9 @@ type Split struct {
 // Subscriptions are the open subscriptions/listen of a client.
 type Subscriptions struct {
 	// Static after construction.
-	Most       int // bound on open ones
-	EarlyBytes int // bound on the messages of each that wait for its acknowledgment
+	Most        int           // bound on open ones
+	EarlyBytes  int           // bound on the messages of each that wait for its acknowledgment
+	StartWithin time.Duration // bounds the wait of an acknowledgment for upstreams that start for it
 
 	mu     sync.Mutex // guards the fields below, subscriptions and their parts
 	open   map[*Subscription]struct{}

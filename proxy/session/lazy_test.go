@@ -456,6 +456,41 @@ func TestListeningForListsLetsRest(t *testing.T) {
 	})
 }
 
+// A subscription to a resource starts its server, and is acknowledged when that has accepted it, also
+// if a call has begun the start.
+func TestSubscriptionAwaitsItsServer(t *testing.T) {
+	for _, called := range []bool{false, true} {
+		p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+		inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+			w.publish("a", "b")
+			hand := w.server("a")
+			w.hands["a"] = func(p *party, m *jsonrpc.Message) {
+				switch m.Method {
+				case mcp.MethodResourcesList:
+					p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"resources":[{"uri":"test://a/a","name":"a"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}}`)
+					return
+				case mcp.MethodListen, mcp.MethodToolsCall:
+					time.Sleep(3 * time.Second) // it starts slowly
+				}
+				hand(p, m)
+			}
+			w.initialize()
+			w.list()
+			if called {
+				w.client.say(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a__echo"}}`)
+				time.Sleep(time.Second)
+			}
+			w.client.say(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":["test://a/a"]}}}`)
+			time.Sleep(6 * time.Second)
+			want := frame("notifications/subscriptions/acknowledged", `"notifications":{"resourceSubscriptions":["test://a/a"]},`)
+			if got := w.client.take(); got[len(got)-1] != want {
+				t.Errorf("got %q", got)
+			}
+			w.wantStreams("b", 1, 0) // of the trial
+		})
+	}
+}
+
 // An upstream that is known and hangs now delays nobody who only looks.
 func TestKnownUpstreamHangs(t *testing.T) {
 	inLazyEras(t, []string{"a", "hung"}, func(w *world) {

@@ -105,7 +105,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	if c, ok := c.(interface{ Transport() string }); ok {
 		s.transport = c.Transport()
 	}
-	s.subscriptions.Most, s.subscriptions.EarlyBytes = max(inFlight/4, 1), p.queueBytes()
+	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.StartWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{
