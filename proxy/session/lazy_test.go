@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 const listenLists = `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true}}}`
@@ -557,8 +559,18 @@ func TestShutdownEndsTrials(t *testing.T) {
 		w.silent("hung", "")
 		w.client.say(w.hello())
 		w.wantStreams("hung", 1, 1)
+		trial := func() *lists.Asking {
+			return w.proxy.try(lists.Key{Upstream: "hung", Era: mcp.Legacy}, &p.Upstreams[1], lists.NoCapabilities)
+		}
+		running := trial()
 		w.proxy.Shutdown(context.Background())
 		w.wantStreams("hung", 1, 0)
+		for _, a := range []*lists.Asking{running, trial()} {
+			<-a.Done
+			if end, ok := errors.AsType[*jsonrpc.ClosedError](a.Err); !ok || end.Cause != jsonrpc.CauseHostStopped || end.Event == "" {
+				t.Errorf("%+v", a.Err)
+			}
+		}
 		w.client.take()
 	})
 }

@@ -49,7 +49,7 @@ func (ts *trialSessions) end() {
 	ts.mu.Lock()
 	ts.over = true
 	if ts.stop != nil {
-		ts.stop(jsonrpc.ErrClosed)
+		ts.stop(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped})
 	}
 	ts.mu.Unlock()
 	ts.wg.Wait()
@@ -60,7 +60,7 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 	return p.Catalog.Ask(key, func() (*lists.Entry, error) {
 		ctx := p.trials.begin()
 		if ctx == nil {
-			return nil, jsonrpc.ErrClosed
+			return nil, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Event: jsonrpc.NewEvent()}
 		}
 		defer p.trials.wg.Done()
 		ctx, cancel := context.WithTimeout(ctx, cmp.Or(up.StartTimeout, 30*time.Second)+p.listTimeout())
@@ -68,9 +68,12 @@ func (p *Router) try(key lists.Key, up *Upstream, capabilities json.RawMessage) 
 		e, err := p.trial(ctx, up, key.Era, capabilities)
 		p.trials.note(up, err)
 		if err != nil {
-			p.logger().Debug("no lists for the catalog", "upstream", up.Name, "err", err)
+			end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
+			end.Event = cmp.Or(end.Event, jsonrpc.NewEvent()) // for clients that wait: the host has none of what it did not see
+			p.logger().Debug("no lists for the catalog", "upstream", up.Name, "event", end.Event, "err", err)
+			return nil, end
 		}
-		return e, err
+		return e, nil
 	})
 }
 
