@@ -575,6 +575,22 @@ func TestShutdownEndsTrials(t *testing.T) {
 	})
 }
 
+// Lists of servers that refuse trials say so, as the session of a client would.
+func TestTrialThatIsRefused(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}
+	inWorld(t, p, nil, func(w *world) {
+		refuse := func(p *party, m *jsonrpc.Message) { p.conn.Send(jsonrpc.NewError(m.ID, jsonrpc.InvalidParams("no"))) }
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": refuse, "b": refuse}
+		w.initialize()
+		time.Sleep(time.Second)
+		w.client.take()
+		w.client.say(listsTools)
+		time.Sleep(time.Second)
+		end := jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
+		w.client.want(ccOf(`"list"`, jsonrpc.CodeInternalError, "a", end, "not_sent"))
+	})
+}
+
 // In the background each unknown upstream is asked for two kinds of clients, one upstream at a time,
 // and so is a new one. Clients wait for none of them.
 func TestUnknownIsAskedInTheBackground(t *testing.T) {

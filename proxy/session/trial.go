@@ -261,8 +261,10 @@ func (p *Router) trial(ctx context.Context, up *Upstream, era mcp.Era, capabilit
 	}})
 	running, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
+	var end error // of the stream
 	wg.Go(func() {
-		pr.End(pr.Run(running, conn))
+		end = pr.Run(running, conn)
+		pr.End(end)
 		jsonrpc.CloseWith(conn, nil)
 	})
 	defer wg.Wait()
@@ -271,6 +273,13 @@ func (p *Router) trial(ctx context.Context, up *Upstream, era mcp.Era, capabilit
 		return askPeer(ctx, pr, method, params)
 	}
 	e, meta, err := p.introduce(ctx, ask, pr, era, capabilities)
+	if answer, refused := errors.AsType[*lists.AnswerError](err); refused && era == mcp.Legacy {
+		why := whyNotInitialized(up.Name, answer.Wire)
+		time.AfterFunc(lastWords, stop)
+		wg.Wait() // the host warns, ends the stream and sends the event
+		why.Event = cmp.Or(why.Event, jsonrpc.EndOf(end, why.Cause).Event, jsonrpc.NewEvent())
+		return nil, jsonrpc.Closed(why)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 		defer u.mu.Unlock()
 		if !a.ended {
 			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and sends the event
-			a.own = u.whyNotInitialized(answer.Error)
+			a.own = whyNotInitialized(u.up.Name, answer.Error)
 			conn := a.conn
 			time.AfterFunc(lastWords, func() { conn.Close() })
 		}
@@ -51,8 +51,8 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 // whyNotInitialized returns why an upstream cannot be used that answered initialize with an error.
 // Where the host translates, a remote server may not have been reached at all: then it is that end,
 // and the next request tries again.
-func (u *upstreamConn) whyNotInitialized(failed json.RawMessage) *jsonrpc.ClosedError {
-	if lost := jsonrpc.ReadErrorData(failed); lost.Reason == jsonrpc.ReasonClosed && lost.Upstream == u.up.Name { // else another proxy's
+func whyNotInitialized(upstream string, failed json.RawMessage) *jsonrpc.ClosedError {
+	if lost := jsonrpc.ReadErrorData(failed); lost.Reason == jsonrpc.ReasonClosed && lost.Upstream == upstream { // else another proxy's
 		return &jsonrpc.ClosedError{Cause: lost.Cause, Event: lost.Event}
 	}
 	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true}
