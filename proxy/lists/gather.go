@@ -216,7 +216,7 @@ func (u *Upstream) relist(ctx context.Context, k catalog.Kind, who Client) {
 		u.owe(k, who)
 	case li == nil:
 	case u.Era == mcp.Modern:
-		u.server.ListChanged(min(k, catalog.Resources)) // there is one notification for both
+		u.server.ListChanged(k)
 	default:
 		u.of.compare(u, k, li.Digest)
 	}

@@ -168,7 +168,7 @@ func (u *Upstream) Relisted() {
 	}
 	for k := range catalog.Kinds {
 		if u.Era == mcp.Modern {
-			u.server.ListChanged(min(k, catalog.Resources))
+			u.server.ListChanged(k)
 			continue
 		}
 		who := u.of.Legacy()
@@ -232,7 +232,7 @@ func (u *Upstream) Verify(k catalog.Kind, who Client) {
 		e := u.entry(who.Caps) // before List begins a trial, after which the catalog says the same
 		li, _ := u.List(ctx, k, who)
 		if li != nil && e != nil && e.Lists[k] != nil && li.Digest != e.Lists[k].Table.Digest {
-			u.server.ListChanged(min(k, catalog.Resources))
+			u.server.ListChanged(k)
 			u.doubt(k, who, u.Table(who.Caps, k))
 		}
 	})
