@@ -213,6 +213,8 @@ func (w *world) reload(_ string, _ time.Duration) error {
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		return err
 	}
+	w.restarting.Lock()
+	defer w.restarting.Unlock()
 	w.process("proxy").signal(syscall.SIGHUP)
 	return nil
 }

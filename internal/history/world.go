@@ -37,6 +37,8 @@ type world struct {
 	carrier carrier             // of the link
 	issuer  *issuer
 
+	restarting sync.Mutex // held while the proxy is started again, or is asked to reload
+
 	mu        sync.Mutex
 	processes map[string]*process
 	running   map[string]string // the last task of the clients of a principal and an era
@@ -228,10 +230,25 @@ func (w *world) end(name string, s syscall.Signal) {
 	}
 }
 
-// restart ends a process with a signal and starts it again.
+// restart ends a process with a signal and starts it again. Until the proxy answers, nobody else signals it: a
+// program that has not asked for SIGHUP yet ends.
 func (w *world) restart(name string, s syscall.Signal) error {
+	if name != "proxy" {
+		w.end(name, s)
+		return w.start(name)
+	}
+	w.restarting.Lock()
+	defer w.restarting.Unlock()
 	w.end(name, s)
-	return w.start(name)
+	if err := w.start(name); err != nil {
+		return err
+	}
+	for end := time.Now().Add(stopping); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, err := w.ask("/status"); err == nil {
+			break
+		}
+	}
+	return nil
 }
 
 // ready waits until the proxy answers and its link is up.
