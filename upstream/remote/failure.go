@@ -43,6 +43,11 @@ type failure struct {
 	said *jsonrpc.Message
 }
 
+// mayPass reports whether no connection was made, which may succeed soon.
+func (f *failure) mayPass() bool {
+	return f.cause.Kind == jsonrpc.KindUnreachable && f.phase == jsonrpc.NotSent && f.status == 0 && !f.fixed
+}
+
 // answer returns the error that answers the request id.
 func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	if f.cause == jsonrpc.CauseInvalidResponse {

@@ -25,6 +25,11 @@ const (
 	// begins only when it has the result.
 	acceptTime = 100 * time.Millisecond
 
+	// A message for which there was no connection is posted again after firstRetry, after twice that, and so on up to
+	// lastRetry.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 1600 * time.Millisecond
+
 	// maxCancels bounds the cancellations that are posted at once. Further ones wait, and
 	// block the messages behind them. But if the server did not accept the last one
 	// within talkTimeout, further ones are dropped until it accepts one.
@@ -113,17 +118,32 @@ func (o *outbox) postOne(t outgoing) {
 	}
 }
 
-// deliver posts a message. It reports whether the server accepted or refused it within
-// talkTimeout.
+// deliver posts a message, again if it was not sent: a call would wait forever for an answer that is
+// lost. It reports whether the server accepted or refused it within talkTimeout.
 func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	ctx, cancel := context.WithTimeout(o.hurry, talkTimeout)
 	defer cancel()
 	f := o.post(ctx, m)
+	for pause := firstRetry; f != nil && f.mayPass() && pause <= lastRetry && rest(ctx, pause); pause *= 2 {
+		f = o.post(ctx, m)
+	}
 	if f == nil {
 		return true
 	}
 	o.log.Debug("message was not accepted by the upstream", "method", m.Method, "id", m.ID.String(), "err", f.text())
 	return ctx.Err() != context.DeadlineExceeded
+}
+
+// rest waits for a time. It returns false if ctx ends first.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // cancel posts a cancellation in a goroutine of its own. answerTime later it gives up the
