@@ -78,7 +78,9 @@ func newBalancer(backends ...*backend) *balancer {
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" { // the backend has ended, and its sessions with it
+			// The backend has ended, and its sessions with it: there is no connection, or it closed an idle one at the
+			// moment in which a request was written, which is then incomplete and cannot run.
+			if op, ok := errors.AsType[*net.OpError](err); ok && op.Op != "read" {
 				w.Header().Set("Retry-After", "1")
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
