@@ -48,6 +48,7 @@ type Catalog struct {
 	upstreams map[string]*Served
 	entries   map[Key]*Entry
 	asking    map[Key]*Asking
+	changes   map[string]int       // by upstream: counts calls of Outdate
 	version   atomic.Int64         // counts changes of entries
 	told      map[string]time.Time // when Changed was last called, or will be
 	saving    bool                 // a save is due
@@ -74,6 +75,7 @@ func (c *Catalog) Serve(all []Served) {
 	for name := range before {
 		if c.upstreams[name] == nil {
 			c.forgetLocked(name)
+			delete(c.changes, name)
 		}
 	}
 	if c.Store == nil || len(fresh) == 0 {
@@ -172,6 +174,24 @@ func (c *Catalog) Keep(k Key) {
 	}
 }
 
+// Outdate notes that an upstream has changed a list. Its entries are answers only for those that
+// cannot wait for another trial.
+func (c *Catalog) Outdate(upstream string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changes == nil {
+		c.changes = make(map[string]int)
+	}
+	c.changes[upstream]++
+	for k, e := range c.entries {
+		if k.Upstream == upstream && !e.Outdated {
+			outdated := *e
+			outdated.Outdated = true
+			c.putLocked(k, &outdated)
+		}
+	}
+}
+
 // All returns the entries of an upstream.
 func (c *Catalog) All(upstream string) map[Key]*Entry {
 	c.mu.Lock()
@@ -185,10 +205,11 @@ func (c *Catalog) All(upstream string) map[Key]*Entry {
 	return all
 }
 
-// put puts in what a trial said.
-func (c *Catalog) put(k Key, e *Entry) {
+// put puts in what a trial said that began at a number of changes.
+func (c *Catalog) put(k Key, e *Entry, changes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	e.Outdated = c.changes[k.Upstream] != changes
 	if e.size() > maxEntry { // then each session's own server lists
 		c.log().Debug("lists not kept in the catalog: they are too long", "upstream", k.Upstream, "bytes", e.size())
 		short := *e
@@ -204,7 +225,7 @@ func (c *Catalog) put(k Key, e *Entry) {
 		return
 	case old != nil && old.equal(e): // so that sessions share the tables
 		renewed := *old
-		renewed.Asked = e.Asked
+		renewed.Asked, renewed.Outdated = e.Asked, e.Outdated
 		e = &renewed
 		c.putLocked(k, e)
 	default:
@@ -282,10 +303,11 @@ func (c *Catalog) Ask(k Key, ask func() (*Entry, error)) *Asking {
 		c.asking = make(map[Key]*Asking)
 	}
 	c.asking[k] = a
+	changes := c.changes[k.Upstream]
 	go func() {
 		a.Entry, a.Err = ask()
 		if a.Err == nil {
-			c.put(k, a.Entry)
+			c.put(k, a.Entry, changes)
 		}
 		c.mu.Lock()
 		delete(c.asking, k)

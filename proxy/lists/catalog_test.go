@@ -336,3 +336,30 @@ func TestTranslatedListsAreKept(t *testing.T) {
 		}
 	}
 }
+
+// What a trial said that began before a change is outdated, and what the next one says is not.
+func TestChangeDuringATrial(t *testing.T) {
+	c := new(Catalog)
+	c.Serve([]Served{{Name: "a"}})
+	begun, changed := make(chan struct{}), make(chan struct{})
+	asking := c.Ask(keyOf("a"), func() (*Entry, error) {
+		close(begun)
+		<-changed
+		return entryOf(t, "x"), nil
+	})
+	<-begun
+	c.Outdate("a")
+	close(changed)
+	<-asking.Done
+	if e := c.Get(keyOf("a")); e == nil || !e.Outdated {
+		t.Errorf("%+v", e)
+	}
+	c.learn(keyOf("a"), entryOf(t, "x"))
+	if e := c.Get(keyOf("a")); e.Outdated {
+		t.Error("it is outdated still")
+	}
+	c.Outdate("a")
+	if e := c.Get(keyOf("a")); !e.Outdated {
+		t.Error("it is not outdated")
+	}
+}

@@ -18,6 +18,7 @@ type Entry struct {
 	Capabilities map[string]json.RawMessage // in the introduction
 	Lists        [catalog.Kinds]*List       // nil: not known, because the list is private or too long
 	Asked        time.Time                  // when the upstream was asked
+	Outdated     bool                       // the upstream has changed a list since
 
 	// Translated is whether the host has translated the answers of a server of the legacy era for a
 	// client of the modern era. Such a server says nothing of caching: what its results say was added

@@ -60,7 +60,7 @@ func (u *Upstream) find(f foundEntry) *Entry {
 // learn returns the entry of the upstream for a client, and asks the upstream for it if necessary.
 // The failure is nil if ctx ended first.
 func (u *Upstream) learn(ctx context.Context, who Client) (*Entry, *Failure) {
-	if e := u.entry(who.Caps); e != nil {
+	if e := u.entry(who.Caps); e != nil && !e.Outdated {
 		if age := u.of.CatalogAge; age > 0 && time.Since(e.Asked) > age { // for later answers
 			u.Try(who)
 		}
@@ -173,7 +173,7 @@ func (u *Upstream) Relisted() {
 		}
 		who := u.of.Legacy()
 		switch e := u.entry(who.Caps); {
-		case e == nil: // it was for other capabilities
+		case e == nil || e.Outdated: // it was for other capabilities
 			if u.of.Matters(k) {
 				u.of.TellChanged(k)
 			}

@@ -183,6 +183,32 @@ func TestTranslatedListsDoNotExpire(t *testing.T) {
 	})
 }
 
+// Whoever lists after a shared server has reported a change gets the new list, although trials pause
+// between changes.
+func TestListAfterAChange(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true, Shared: true}}}
+	inWorld(t, p, nil, func(w *world) {
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		w.took(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"b__echo"}}`)
+		own := w.upstream("b")
+		for _, tool := range []string{"one", "two", "three"} {
+			w.relist("b", tool)
+			own.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+			synctest.Wait()
+			next := w.next()
+			next.initialize()
+			if _, got := next.took(listsTools); !strings.Contains(got, "b__"+tool) {
+				t.Errorf("without %s: %s", tool, got)
+			}
+			next.leave()
+		}
+		time.Sleep(time.Minute)
+		w.client.take()
+	})
+}
+
 // A server of the legacy era whose first list of a session differs from the catalog makes it ask
 // again, once, although no client of the modern era listens. A server that all clients share makes
 // it ask again for each change that it reports.

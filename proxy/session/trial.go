@@ -230,6 +230,7 @@ const renewPause = 5 * time.Second
 // renew begins a trial because an upstream has changed a list, now or when the last one is long
 // enough ago. What the catalog knows for other capabilities is forgotten.
 func (p *Router) renew(key lists.Key, up *Upstream, capabilities json.RawMessage) {
+	p.Catalog.Outdate(up.Name)
 	p.trials.mu.Lock()
 	defer p.trials.mu.Unlock()
 	at := p.trials.renewed[key]
