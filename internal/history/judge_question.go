@@ -28,6 +28,7 @@ func (j *judge) refused(r *record, at int64) bool {
 		f := readFailure(e)
 		unknown := f.Message == unattributed && r.op.Server != "remote" && (shared || modern)
 		ended := f.Data.Reason == "connection_closed" && j.happened(e.At, "reload", "restart host", "restart proxy")
-		return e.At < at && (unknown || ended)
+		corrupted := f.Data.Reason == "invalid_response" && j.happened(e.At, "corrupt")
+		return e.At < at && (unknown || ended || corrupted)
 	})
 }

@@ -72,6 +72,8 @@ func TestJudge(t *testing.T) {
 		{"a question", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a a\n" + runs + told, nil},
 		{"a question that is refused", join + asks + "common/1 began a\ncommon/1 refused a " + `{"message":"cannot attribute server request"}` + "\n" + unanswered, nil},
 		{"a question that is refused because of a reload", join + "nemesis fault - reload configuration\n" + asks + "common/1 began a\ncommon/1 refused a " + closing + unanswered, nil},
+		{"a question whose answer was corrupted", join + "nemesis fault - corrupt link\n" + asks + "common/1 began a\ncommon/1 refused a " + `{"code":-32603,"data":{"reason":"invalid_response"}}` + "\n" + unanswered, nil},
+		{"a question whose answer is invalid without a fault", join + asks + "common/1 began a\ncommon/1 refused a " + `{"code":-32603,"data":{"reason":"invalid_response"}}` + "\n" + unanswered, []int{6}},
 		{"a question that is refused without a reason", join + asks + "common/1 began a\ncommon/1 refused a " + closing + unanswered, []int{6}},
 		{"a question that nobody refused", join + asks + "common/1 began a\n" + unanswered, []int{6}},
 		{"another question", join + asks + "c0 question a elicitation/create\ncommon/1 replied a a\n" + runs + told, []int{3}},
