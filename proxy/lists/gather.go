@@ -16,8 +16,8 @@ import (
 // Starts means the start of an upstream, in each era, where methods are meant.
 const Starts = mcp.MethodInitialize
 
-// IsLate reports whether nobody is to wait for the upstream's answer to a method if another one can
-// answer. An upstream that has started here is not late to start, whatever other sessions saw.
+// IsLate reports whether requests with a method skip the upstream while another one can answer. An
+// upstream that has started here is not late to start, whatever other sessions saw.
 func (u *Upstream) IsLate(method string) bool {
 	if u.IsLazy() && !u.Answers() && u.entryOfAny() != nil {
 		return false // the catalog answers
@@ -183,8 +183,8 @@ func (u *Upstream) Heard(first bool) {
 	}
 }
 
-// Aside runs fn, which asks the upstream for something that nobody waits for. It does nothing if the
-// upstream is being asked for that already.
+// Aside runs fn, which asks the upstream in the background, unless it is being asked with the same
+// method already.
 func (u *Upstream) Aside(method string, fn func(ctx context.Context)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -42,7 +42,7 @@ func (s *Session) Begin(o Options) {
 	s.changes.ctx, s.changes.wg, s.changes.tellClient = o.Context, o.Goroutines, o.Tell
 }
 
-// A legacyClient is what upstreams are told of a client of the legacy era.
+// A legacyClient has the capabilities in the initialize of a client.
 type legacyClient struct {
 	digest       catalog.Digest
 	capabilities json.RawMessage

@@ -69,7 +69,7 @@ type Upstream struct {
 	recent  recent                  // of known
 	version [catalog.Kinds]int      // from 1; counts changes
 	tooLate time.Time               // when it last did not list its tools in time, see LearnTools
-	behind  map[catalog.Kind]Client // who has seen a list without it
+	behind  map[catalog.Kind]Client // clients that have seen a list without it
 	aside   map[string]bool         // methods that it is asked for in the background
 }
 

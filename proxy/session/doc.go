@@ -31,8 +31,7 @@
 //   - trial.go: trial sessions for the catalog.
 //   - upstream_conn.go: one upstream. upstream_receive.go: its messages. upstream_info.go: its
 //     description of itself. upstream_lists.go: how package lists sees it. upstream_set.go: the set of
-//     upstreams. idle.go: how it rests when nobody
-//     needs it.
+//     upstreams. idle.go: how it rests when nobody needs it.
 //   - server_request.go: server requests.
 //   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
 //     Who owns what is recorded in proxy/owners.
