@@ -41,17 +41,6 @@ const (
 	repeatMost  = time.Minute
 )
 
-// begin begins the part of an upstream. If missed, the client is notified when the upstream listens.
-func (sub *Subscription) begin(ctx context.Context, at Upstream, want mcp.Filter, missed bool) *part {
-	ctx, cancel := context.WithCancel(ctx)
-	part := &part{sub: sub, at: at, want: want, stop: cancel, wake: make(chan time.Duration, 1), missed: missed}
-	sub.running.Go(func() {
-		defer cancel()
-		part.run(ctx)
-	})
-	return part
-}
-
 // run keeps the upstream listening until ctx ends. An upstream that refuses is asked again when it
 // may have changed.
 func (part *part) run(ctx context.Context) {

@@ -3,8 +3,6 @@ package session
 import (
 	"sync"
 
-	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -52,40 +50,4 @@ func (a *abandoned) end() {
 		use.End()
 	}
 	a.uses = nil
-}
-
-// giveUp sends m, the cancellation of c, to its upstream. The caller has taken the request. The
-// request keeps counting if the upstream may still work on it.
-func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
-	id, _ := c.ID.Answered()
-	if use != nil { // before the cancellation, because the answer may come next
-		c.conn.abandoned.put(id, use)
-	}
-	if open := c.CancelWith(m); open && c.Sent() {
-		use.Abandon()
-		return
-	}
-	c.conn.answeredLate(c.ID)
-}
-
-// answeredLate ends the count of an abandoned call.
-func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
-	n, ok := id.Answered()
-	if !ok || u.s.router.Policies == nil {
-		return
-	}
-	u.abandoned.answered(n)
-}
-
-// abandon keeps a request counting for a while if upstreams may still work on it. Subscriptions and
-// handshakes are no work.
-func (s *session) abandon(r *request, use *policy.Use) {
-	switch call := r.Forwarded(); {
-	case r.Method == mcp.MethodListen, r.Method == mcp.MethodInitialize, r.Method == mcp.MethodDiscover:
-		use.End()
-	case r.works(), call != nil && call.Sent():
-		use.Abandon()
-	default:
-		use.End()
-	}
 }

@@ -18,28 +18,32 @@
 //
 // # Where things are
 //
-//   - request.go: a request of the client from its arrival to its answer. All requests begin in begin
-//     and end in deliver, all sessions in serve.
-//   - route.go: the handler for each message of the client. era.go: the era of a message, and what a
-//     client of the modern era may get.
-//   - lookup.go, owner.go: the upstream that has a tool, a prompt or a resource.
-//   - policy.go: what of all this a client may see and use. abandoned.go: what still counts after the
-//     client has left. roots.go: how often upstreams are notified of roots.
-//   - list.go: merged lists. initialize.go: the description of the upstreams for the client. startup.go:
-//     how they start for that. What a session knows of lists, and who is told of changes, is in
-//     proxy/lists; operations on lists as values are in proxy/catalog.
-//   - trial.go: trial sessions for the catalog.
-//   - upstream_conn.go: one upstream. upstream_receive.go: its messages. upstream_info.go: its
-//     description of itself. upstream_lists.go: how package lists sees it. upstream_set.go: the set of
-//     upstreams. idle.go: how it rests when nobody needs it.
-//   - server_request.go: server requests.
-//   - task.go: requests that continue after their answer. ownership.go: the principals that own them.
-//     Who owns what is recorded in proxy/owners.
-//   - listen.go: which upstreams have what a client subscribes to. The subscriptions are in
-//     proxy/listen.
-//   - timer.go: timeouts of requests, and what clients are told while a server starts.
-//   - observe.go, in_flight.go, trace.go: reports for operators.
-//   - router.go: all sessions.
+// From those that nothing here refers to, to those that refer to the others:
+//
+//   - serve.go: a session and a Router from their begin to their end. trial.go: trial sessions for the
+//     catalog. follow.go: changes of the upstreams and policies.
+//   - route.go: the handler for each request of the client. notified.go, roots.go: its notifications.
+//   - initialize.go: the description of the upstreams for the client. startup.go: how they start for
+//     that. list.go: merged lists. lookup.go: the upstream that has a tool or a prompt. owner.go:
+//     the one that has a resource. task.go: requests that continue after their answer. listen.go:
+//     which upstreams have what a client subscribes to.
+//   - policy.go: what of all this a client may use. in_flight.go, observe.go: reports for operators.
+//   - forward.go: a request becomes a call to an upstream. settle.go: the end of each request.
+//   - era.go: the era of a message, and what a client of the modern era may get.
+//   - upstream_open.go: the streams to an upstream, and what is sent to it. upstream_lists.go: how
+//     packages lists and listen see it. upstream_info.go: its initialize. idle.go: how it rests when
+//     nobody needs it.
+//   - upstream_receive.go: the messages of an upstream. server_request.go: its requests.
+//   - task_name.go: the names that clients know for its tasks. ownership.go: the principals that have
+//     them. trace.go, observe_upstream.go: reports about its calls.
+//   - request.go: a request of the client, and its call.
+//   - session.go, router.go, upstream_set.go, upstream_conn.go: the four types that know each other.
+//   - attempt.go, held_back.go, abandoned.go, handshake.go, timer.go, configured.go: what these consist
+//     of, each with its own lock.
+//
+// What a session knows of lists, and who is told of changes, is in proxy/lists, subscriptions in
+// proxy/listen, and who owns what in proxy/owners. Operations on lists as values are in
+// proxy/catalog.
 //
 // # Eras
 //

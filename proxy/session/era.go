@@ -34,28 +34,6 @@ func (s *session) classify(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// identity returns the _meta of calls that the session makes for r. It has the client's
-// description, because an upstream may offer different things to different clients. In the legacy
-// era it is nil, because initialize has carried it.
-func (r *request) identity() json.RawMessage {
-	if r.era == mcp.Legacy {
-		return nil
-	}
-	values := []jsonrpc.Value{
-		{Key: mcp.KeyVersion, Text: r.notes.Raw(mcp.Version)},
-		{Key: mcp.KeyClientInfo, Text: r.notes.Raw(mcp.ClientInfo)},
-		{Key: mcp.KeyCapabilities, Text: r.notes.Raw(mcp.Capabilities)},
-	}
-	return jsonrpc.Set(nil, values...)
-}
-
-// A clientClaim is what a request of the modern era says about its client.
-type clientClaim struct {
-	level    int  // of log messages, from 1 for debug; 0 for none
-	tasks    bool // the tasks extension: a task may answer the request
-	extended bool // unknown extensions, which may have their own results
-}
-
 func claimOf(meta mcp.Meta) (c clientClaim) {
 	level, _ := jsonrpc.Unquote(meta.LogLevel)
 	c.level = slices.Index(mcp.LogLevels, level) + 1

@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"maps"
-	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -26,84 +24,6 @@ const suspendedFor = 10 * time.Minute
 
 // maxSuspended bounds the suspended calls of one upstream connection that keep it awake.
 const maxSuspended = 1024
-
-// An idleWatch notes the use of an upstream connection that may rest.
-type idleWatch struct {
-	used      atomic.Int64                 // when it was last in use, by session.now
-	suspended map[catalog.Digest]time.Time // until when it waits for the client's return, by state. Guarded by upstreamConn.mu
-}
-
-// enter returns the current attempt, and begins one if there is none. The attempt does not rest
-// until the caller, which is about to send something, calls leave.
-func (u *upstreamConn) enter() *attempt {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.enterLocked()
-}
-
-// enterFor is enter for a request of the client, which may return to a suspended call. cold means that
-// the upstream has not answered anything yet.
-func (u *upstreamConn) enterFor(n *mcp.Notes) (a *attempt, cold bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.resumedLocked(n)
-	a = u.enterLocked()
-	return a, !a.heard
-}
-
-func (u *upstreamConn) enterLocked() *attempt {
-	a := u.openLocked()
-	a.entered.Add(1)
-	return a
-}
-
-func (a *attempt) leave() { a.entered.Add(-1) }
-
-// tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
-// queue is full, m is dropped with a warning, because the upstream has not read for long.
-func (u *upstreamConn) tell(m *jsonrpc.Message) {
-	u.mu.Lock()
-	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
-		u.mu.Unlock()
-		return
-	}
-	a := u.enterLocked()
-	u.mu.Unlock()
-	a.peer.Send(m)
-	a.leave()
-}
-
-// reopenSoon opens the stream to an upstream at which the client has subscriptions, to replay them,
-// when its link is back.
-func (u *upstreamConn) reopenSoon() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.reopening {
-		return
-	}
-	u.reopening = true
-	u.s.wg.Go(func() {
-		timer := time.NewTimer(rand.N(reopenWithin))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-u.ctx.Done():
-		}
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.reopening = false
-		if u.ctx.Err() == nil {
-			u.openLocked()
-		}
-	})
-}
-
-// noteUse notes that the upstream is in use.
-func (u *upstreamConn) noteUse() {
-	if u.up.IdleStop > 0 {
-		u.idle.used.Store(int64(u.s.now()))
-	}
-}
 
 // noteSuspended notes that the upstream asks the client for input, and may keep the call under the
 // state in its result.
@@ -188,6 +108,3 @@ func (u *upstreamConn) restLocked(a *attempt) {
 	u.abandoned.end()
 	u.log.Debug("upstream rests")
 }
-
-// restsLocked reports whether the upstream rests.
-func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt.rests && !u.closed }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -258,13 +257,3 @@ func forOnly(f mcp.Filter, set *upstreamSet) mcp.Filter {
 }
 
 // These implement [listen.Upstream].
-
-func (u *upstreamConn) Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error) {
-	return u.askFor(ctx, receive, mcp.MethodListen, params)
-}
-
-func (u *upstreamConn) IsIdle() bool              { return u.lists.IsIdle() }
-func (u *upstreamConn) IsStarting() bool          { return u.lists.IsLazy() && !u.lists.Answers() }
-func (u *upstreamConn) TaskName(id string) string { return u.taskName(id) }
-func (u *upstreamConn) Done() <-chan struct{}     { return u.ctx.Done() }
-func (u *upstreamConn) Log() *slog.Logger         { return u.log }

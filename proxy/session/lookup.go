@@ -1,9 +1,8 @@
 package session
 
 import (
-	"cmp"
 	"context"
-	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -13,30 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
-
-// overlong returns the error for a request with a name that is longer than any name here: it is
-// unknown without a look-up. It returns nil for all other requests. The error omits the name.
-func (r *request) overlong() *jsonrpc.Error {
-	long := func(of mcp.Member) bool { return errors.Is(r.notes.Err(of), mcp.ErrTooLong) }
-	owner, key := r.notes.Method.Owner, long(mcp.Key)
-	switch {
-	case long(mcp.Cursor):
-		return unknownCursor
-	case long(mcp.RelatedTaskID), key && owner == mcp.ByTask:
-		return unknownTask
-	case long(mcp.RefURI), key && owner == mcp.ByURI:
-		err := resourceNotFound(r.era, "")
-		err.Data = nil
-		return err
-	case long(mcp.RefName), key && owner == mcp.ByName:
-		what := target{kind: catalog.Tools}
-		if r.Method != mcp.MethodToolsCall {
-			what.kind = catalog.Prompts
-		}
-		return unknown(what.what(), "its name "+mcp.ErrTooLong.Error())
-	}
-	return nil
-}
 
 func unknown(what, name string) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Unknown " + what + ": " + name}
@@ -158,25 +133,6 @@ func (set *upstreamSet) unsure(i int, name, original string) bool {
 	return i >= 0 && !set.complete && name == original && set.prefixes[i] != "" && strings.Contains(name, "__")
 }
 
-// someUpstreams is the number of upstreams up to which look-ups do not allocate.
-const someUpstreams = 8
-
-// offers appends the lists of a kind of all upstreams, as a view knows them.
-func (set *upstreamSet) offers(caps catalog.Digest, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
-	for i, u := range set.conns {
-		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.lists.Table(caps, k)})
-	}
-	return to
-}
-
-// at returns the i-th upstream, nil for -1.
-func (set *upstreamSet) at(i int) *upstreamConn {
-	if i < 0 {
-		return nil
-	}
-	return set.conns[i]
-}
-
 // former returns the sole upstream's own name for a name that a client may know from when there
 // were several.
 func (set *upstreamSet) former(caps catalog.Digest, k catalog.Kind, name string) string {
@@ -240,14 +196,6 @@ func (set *upstreamSet) named(prefix string) (found []*upstreamConn) {
 	return found
 }
 
-// prefix returns the prefix of the i-th upstream's list. URIs have none.
-func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
-	if k.IsNamed() {
-		return set.prefixes[i]
-	}
-	return ""
-}
-
 // complete routes completion/complete by its reference.
 func (s *session) complete(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.Key, mcp.RefType, mcp.RefURI); err != nil {
@@ -266,107 +214,6 @@ func (s *session) complete(r *request) *jsonrpc.Error {
 	return jsonrpc.InvalidParams(`"ref" is neither a prompt nor a resource`)
 }
 
-// byURI forwards a request to the upstream that has the resource.
-func (s *session) byURI(r *request) *jsonrpc.Error {
-	if err := r.notes.Err(mcp.Key); err != nil {
-		return jsonrpc.InvalidParams(err.Error())
-	}
-	return s.toOwnerOf(r, mcp.Key)
-}
-
-// toOwnerOf forwards r to the upstream that lists the URI, else to one with a matching template,
-// else to those that declare resources, in turn. A retry is sent to the upstream that asked for it.
-func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
-	uri, ok := r.notes.Text(in)
-	if !ok {
-		return jsonrpc.InvalidParams(mcp.Missing("uri").Error())
-	}
-	k := catalog.Resources
-	if in == mcp.RefURI { // of a resource or a template
-		k = catalog.Templates
-	}
-	switch denied, answered := s.denied(r, k, nil, uri); {
-	case answered:
-		return nil
-	case denied:
-		s.noteDenial(r, "")
-		return resourceNotFound(r.era, uri)
-	}
-	set := r.upstreams
-	u := set.only()
-	if u == nil {
-		u = s.knownOwner(r, uri)
-	}
-	if u != nil {
-		s.forward(r, u)
-		return nil
-	}
-	s.work(r, func(ctx context.Context) {
-		lists.Refresh(ctx, listsOf(set.conns), r.listClient(), catalog.Resources, catalog.Templates)
-		if u := set.ownerOf(r.caps, uri); u != nil {
-			s.forward(r, u)
-			return
-		}
-		candidates := set.withResources()
-		if len(candidates) == 0 {
-			s.fail(r, cmp.Or(set.unreached(r.grant), resourceNotFound(r.era, uri)))
-			return
-		}
-		s.toOneOf(ctx, r, candidates)
-	})
-	return nil
-}
-
-// toOneOf forwards a request about a resource to the candidates, in turn. A retry is for only one
-// of them; plain reads find that one.
-func (s *session) toOneOf(ctx context.Context, r *request, candidates []*upstreamConn) {
-	if !r.retry {
-		r.others = candidates[1:]
-		s.forward(r, candidates[0])
-		return
-	}
-	if u := s.whoAnswers(ctx, r, candidates, r.Method, r.plainRead()); u != nil {
-		s.forward(r, u)
-	}
-}
-
-// resourceNotFound returns an error that has its own code only in the legacy era.
-func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
-	code := jsonrpc.CodeResourceNotFound
-	if era == mcp.Modern {
-		code = jsonrpc.CodeInvalidParams
-	}
-	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
-}
-
-// withResources returns the upstreams that may have a resource that they do not list. Living
-// upstreams come first, because they answer at once, and if none of them has it the client should
-// get the errors of the others. Late upstreams are left out, unless there are no others.
-func (set *upstreamSet) withResources() []*upstreamConn {
-	var alive, others, tardy []*upstreamConn
-	for _, u := range set.conns {
-		switch {
-		case !u.lists.Says().Offers("resources"):
-		case u.lists.IsLate(catalog.Resources.Method()):
-			tardy = append(tardy, u)
-		case u.alive():
-			alive = append(alive, u)
-		default:
-			others = append(others, u)
-		}
-	}
-	if alive == nil && others == nil {
-		return tardy
-	}
-	return append(alive, others...)
-}
-
-// ownerOf finds a URI, or the text of a template, in the tables of a view.
-func (set *upstreamSet) ownerOf(caps catalog.Digest, uri string) *upstreamConn {
-	var listed, matching [someUpstreams]catalog.Offer
-	return set.at(catalog.OwnerOfURI(set.offers(caps, catalog.Resources, listed[:0]), set.offers(caps, catalog.Templates, matching[:0]), uri))
-}
-
 // checkHeaders compares the headers of a call with its arguments, for an upstream's tool. It
 // returns nil if nothing is known to be wrong. sure is false if a fresh list of the tools could
 // change the result.
@@ -382,7 +229,33 @@ func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (ba
 	return bad, t.Has(tool) && bad == nil || !u.lists.MayLearnTools(r.caps)
 }
 
-// listClient returns for whom lists are asked to route r.
-func (r *request) listClient() lists.Client {
-	return lists.Client{Caps: r.caps, Grant: r.grant, Meta: r.identity()}
+// noteUnknown logs a denial if the name is unknown only to this client.
+func (s *session) noteUnknown(r *request, n target) {
+	if r.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
+		return
+	}
+	set := s.upstreams.of(r.era)
+	if u, original := set.owner(r.caps, nil, n.kind, n.name); u != nil {
+		s.noteDenial(r, ruleName(n.kind, u, original))
+	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(r.upstreams.prefixes, n.name) {
+		s.noteDenial(r, "")
+	}
+}
+
+// unlisted reports whether a request may go to the sole upstream although no rule can name its
+// target.
+func (s *session) unlisted(r *request) bool {
+	if r.grant.Unlisted() {
+		return true
+	}
+	s.noteDenial(r, "")
+	return false
+}
+
+// offersTo returns which names of a kind resolve for a client; nil for all.
+func (set *upstreamSet) offersTo(g *policy.Grant, k catalog.Kind) func(i int, name string) bool {
+	if g == nil {
+		return nil
+	}
+	return func(i int, name string) bool { return g.May(lists.KindOf(k), ruleName(k, set.conns[i], name)) }
 }

@@ -7,13 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
-	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // Sessions returns the open sessions, oldest first.
@@ -27,9 +25,6 @@ func (p *Router) Sessions() []observe.Session {
 	})
 	return all
 }
-
-// id returns the session's name in logs. Hosts shorten its key in the same way.
-func (s *session) id() string { return s.key[:8] }
 
 // observed describes the session for operators.
 func (s *session) observed() observe.Session {
@@ -49,25 +44,6 @@ func (s *session) observed() observe.Session {
 	return seen
 }
 
-// A clientName is a client's name for itself, and its clientInfo.
-type clientName struct {
-	info json.RawMessage
-	name string
-}
-
-func (n *clientName) text() string {
-	if n == nil {
-		return ""
-	}
-	return n.name
-}
-
-// namedIn returns the client's name in the params of initialize.
-func namedIn(hello json.RawMessage) *clientName {
-	info, _ := jsonrpc.Member(hello, "clientInfo")
-	return &clientName{name: nameIn(info)}
-}
-
 // nameOf is nameIn with a cache of the last clientInfo.
 func (s *session) nameOf(info json.RawMessage) string {
 	last := s.last.Load()
@@ -80,18 +56,6 @@ func (s *session) nameOf(info json.RawMessage) string {
 	}
 	return last.name
 }
-
-func nameIn(info json.RawMessage) string {
-	raw, _ := jsonrpc.Member(info, "name")
-	name, _ := jsonrpc.Unquote(raw)
-	if len(name) > maxName {
-		name = strings.Clone(name[:maxName]) // the rest may be large, and this is kept
-	}
-	return name
-}
-
-// maxName bounds the bytes of a client's name that are shown.
-const maxName = 64
 
 // maxInfo bounds the clientInfo that is kept, in bytes.
 const maxInfo = 1024
@@ -116,9 +80,6 @@ func (s *session) observeEnded(err error) {
 	}
 	tell(s.observed(), end)
 }
-
-// now returns the age of the session, which costs half as much as time.Now.
-func (s *session) now() time.Duration { return time.Since(s.began) }
 
 // arrivedAt returns when the request arrived.
 func (r *request) arrivedAt() time.Time { return r.upstreams.s.began.Add(r.began) }
@@ -197,21 +158,6 @@ func (s *session) observeLost(r *request, answer json.RawMessage) {
 	s.router.Hooks.RequestLost(lost)
 }
 
-// observeEnd reports the end of an upstream connection that this side has chosen. The host reports
-// all others.
-func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int) {
-	tell := u.s.router.Hooks.Happened
-	if tell == nil || told.Cause.IsZero() || said.Event == "" {
-		return
-	}
-	if said.Event == told.Event || inFlight == 0 {
-		return
-	}
-	e := observe.EventOf(observe.StoppedInUse, u.up.Name, told)
-	e.Session, e.Era, e.InFlight = u.s.id(), string(u.era), inFlight
-	tell(e)
-}
-
 func (s *session) observedRequest(r *request) observe.Request {
 	return observe.Request{Session: s.id(), Client: s.clientOf(r), Principal: s.name, Account: s.account, Era: string(r.era), Method: mcp.NameOf(r.Method)}
 }
@@ -224,87 +170,7 @@ func (s *session) clientOf(r *request) string {
 	return r.client
 }
 
-// observeSent reports that a call to an upstream is being sent.
-func observeSent(pc *peer.Call) {
-	c := callOf(pc)
-	h := &c.conn.s.router.Hooks
-	if h.CallBegan == nil && h.CallEnded == nil && c.trace == nil {
-		return
-	}
-	c.began = c.conn.s.now()
-	if h.CallBegan != nil {
-		h.CallBegan(c.observed())
-	}
-	if c.trace != nil {
-		c.trace.Sent()
-	}
-}
-
-// observeOver reports that a call to an upstream is over.
-func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
-	c := callOf(pc)
-	s := c.conn.s
-	if c.Method != mcp.MethodListen { // whose end may be for a rest
-		c.conn.noteUse()
-	}
-	tell := s.router.Hooks.CallEnded
-	if tell == nil && c.trace == nil {
-		return
-	}
-	if lost != nil {
-		answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name))
-	}
-	over := s.now()
-	seen, end := c.observed(), observe.EndAt(s.began.Add(over), over-c.began, answer)
-	if answer != nil && answer.Error == nil {
-		c.ended = end.Outcome
-	}
-	c.over.Store(int64(over))
-	if c.trace != nil {
-		c.trace.End(seen, end)
-	}
-	if tell != nil {
-		tell(seen, end)
-	}
-}
-
-func (c *call) observed() observe.Call {
-	seen := observe.Call{Session: c.conn.s.id(), Upstream: c.conn.up.Name, Era: string(c.conn.era), Method: mcp.NameOf(c.Method), Listed: c.listed}
-	if c.trace != nil {
-		seen.Trace = c.trace.ID()
-	}
-	return seen
-}
-
 // tapped returns the client's Conn, wrapped for operators.
 func (s *session) tapped(c jsonrpc.Conn) jsonrpc.Conn {
 	return s.router.Tap.Conn(observe.Point{Side: observe.SideClient, Session: s.id(), Who: s.sender}, c)
-}
-
-// tapped returns a stream to the upstream, wrapped for operators.
-func (u *upstreamConn) tapped(c jsonrpc.Conn) jsonrpc.Conn {
-	at := observe.Point{Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name}
-	at.Who = func(*jsonrpc.Message) (client, principal string) { return u.s.sender(nil) }
-	return u.s.router.Tap.Conn(at, c)
-}
-
-// sender returns the sender of a message of the client; nil means the session's client. It stores
-// the notes of a request in the message.
-func (s *session) sender(m *jsonrpc.Message) (client, principal string) {
-	client, principal = s.hello.Load().text(), s.name
-	if m == nil {
-		return client, principal
-	}
-	if m.From != nil {
-		principal = m.From.String()
-	}
-	switch {
-	case m.Method == mcp.MethodInitialize:
-		client = namedIn(m.Params).text()
-	case client == "" && m.IsRequest(): // of the modern era
-		n := mcp.Read(m)
-		m.Notes = n
-		client = nameIn(n.Raw(mcp.ClientInfo))
-	}
-	return client, principal
 }

@@ -1,10 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"strconv"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -42,9 +42,6 @@ func (s *session) readResource(r *request) *jsonrpc.Error {
 	return s.toOwnerOf(r, mcp.Key)
 }
 
-// isGiven reports whether a member is present and not null.
-func isGiven(value json.RawMessage) bool { return value != nil && string(value) != "null" }
-
 // readAnswered records the upstream that answered a read. If the last upstream that was asked has
 // no resources at all, the client gets the error that no upstream has this one.
 func (s *session) readAnswered(r *request, answer *jsonrpc.Message, key catalog.Digest, uri string) {
@@ -73,50 +70,122 @@ func (r *request) plainRead() json.RawMessage {
 		jsonrpc.Value{Key: "inputResponses"}, jsonrpc.Value{Key: "requestState"})
 }
 
-// lacksResource reports whether an error means that the upstream does not have a resource, or never
-// got the request, so that another one may have it. Any other error comes from the upstream that
-// has it. Servers without a code for it send 0.
-func lacksResource(text json.RawMessage) bool {
-	raw, err := jsonrpc.Member(text, "code")
-	if err != nil {
-		return false
+// byURI forwards a request to the upstream that has the resource.
+func (s *session) byURI(r *request) *jsonrpc.Error {
+	if err := r.notes.Err(mcp.Key); err != nil {
+		return jsonrpc.InvalidParams(err.Error())
 	}
-	switch code, _ := strconv.Atoi(string(raw)); code {
-	case jsonrpc.CodeResourceNotFound, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound, 0:
-		return true
-	}
-	data := jsonrpc.ReadErrorData(text)
-	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
+	return s.toOwnerOf(r, mcp.Key)
 }
 
-// whoAnswers asks upstreams in turn and returns the first one that returns a result. If there is
-// none, it answers r with the first error that is not "unknown", else with the last error.
-func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
-	var refusal *jsonrpc.Message
-	vague := false
-	for _, u := range conns {
-		answer := u.askWithin(ctx, method, params)
-		switch {
-		case ctx.Err() != nil:
-			return nil // r was taken
-		case answer.Error == nil:
-			return u
-		}
-		if refusal == nil || vague {
-			refusal, vague = r.checked(u, answer), lacksResource(answer.Error)
-		}
+// toOwnerOf forwards r to the upstream that lists the URI, else to one with a matching template,
+// else to those that declare resources, in turn. A retry is sent to the upstream that asked for it.
+func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
+	uri, ok := r.notes.Text(in)
+	if !ok {
+		return jsonrpc.InvalidParams(mcp.Missing("uri").Error())
 	}
-	s.settle(r, refusal)
+	k := catalog.Resources
+	if in == mcp.RefURI { // of a resource or a template
+		k = catalog.Templates
+	}
+	switch denied, answered := s.denied(r, k, nil, uri); {
+	case answered:
+		return nil
+	case denied:
+		s.noteDenial(r, "")
+		return resourceNotFound(r.era, uri)
+	}
+	set := r.upstreams
+	u := set.only()
+	if u == nil {
+		u = s.knownOwner(r, uri)
+	}
+	if u != nil {
+		s.forward(r, u)
+		return nil
+	}
+	s.work(r, func(ctx context.Context) {
+		lists.Refresh(ctx, listsOf(set.conns), r.listClient(), catalog.Resources, catalog.Templates)
+		if u := set.ownerOf(r.caps, uri); u != nil {
+			s.forward(r, u)
+			return
+		}
+		candidates := set.withResources()
+		if len(candidates) == 0 {
+			s.fail(r, cmp.Or(set.unreached(r.grant), resourceNotFound(r.era, uri)))
+			return
+		}
+		s.toOneOf(ctx, r, candidates)
+	})
 	return nil
 }
 
-// askWithin is ask with the list timeout, after which the answer is an error.
-func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
-	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
-	defer cancel()
-	answer, err := u.ask(ctx, method, params)
-	if err != nil {
-		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.TimedOut(u.up.Name))
+// toOneOf forwards a request about a resource to the candidates, in turn. A retry is for only one
+// of them; plain reads find that one.
+func (s *session) toOneOf(ctx context.Context, r *request, candidates []*upstreamConn) {
+	if !r.retry {
+		r.others = candidates[1:]
+		s.forward(r, candidates[0])
+		return
 	}
-	return answer
+	if u := s.whoAnswers(ctx, r, candidates, r.Method, r.plainRead()); u != nil {
+		s.forward(r, u)
+	}
+}
+
+// someUpstreams is the number of upstreams up to which look-ups do not allocate.
+const someUpstreams = 8
+
+// withResources returns the upstreams that may have a resource that they do not list. Living
+// upstreams come first, because they answer at once, and if none of them has it the client should
+// get the errors of the others. Late upstreams are left out, unless there are no others.
+func (set *upstreamSet) withResources() []*upstreamConn {
+	var alive, others, tardy []*upstreamConn
+	for _, u := range set.conns {
+		switch {
+		case !u.lists.Says().Offers("resources"):
+		case u.lists.IsLate(catalog.Resources.Method()):
+			tardy = append(tardy, u)
+		case u.alive():
+			alive = append(alive, u)
+		default:
+			others = append(others, u)
+		}
+	}
+	if alive == nil && others == nil {
+		return tardy
+	}
+	return append(alive, others...)
+}
+
+// at returns the i-th upstream, nil for -1.
+func (set *upstreamSet) at(i int) *upstreamConn {
+	if i < 0 {
+		return nil
+	}
+	return set.conns[i]
+}
+
+// offers appends the lists of a kind of all upstreams, as a view knows them.
+func (set *upstreamSet) offers(caps catalog.Digest, k catalog.Kind, to []catalog.Offer) []catalog.Offer {
+	for i, u := range set.conns {
+		to = append(to, catalog.Offer{Prefix: set.prefix(k, i), Table: u.lists.Table(caps, k)})
+	}
+	return to
+}
+
+// ownerOf finds a URI, or the text of a template, in the tables of a view.
+func (set *upstreamSet) ownerOf(caps catalog.Digest, uri string) *upstreamConn {
+	var listed, matching [someUpstreams]catalog.Offer
+	return set.at(catalog.OwnerOfURI(set.offers(caps, catalog.Resources, listed[:0]), set.offers(caps, catalog.Templates, matching[:0]), uri))
+}
+
+// resourceNotFound returns an error that has its own code only in the legacy era.
+func resourceNotFound(era mcp.Era, uri string) *jsonrpc.Error {
+	code := jsonrpc.CodeResourceNotFound
+	if era == mcp.Modern {
+		code = jsonrpc.CodeInvalidParams
+	}
+	return &jsonrpc.Error{Code: code, Message: "Resource not found", Data: map[string]string{"uri": uri}}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // noteOwner records that an upstream gave something to the client.
@@ -76,4 +77,28 @@ func (u *upstreamConn) ownTasks(listed []json.RawMessage) []json.RawMessage {
 		id, _ := catalog.TaskState(task)
 		return !u.mayUse(owners.OfTask, id)
 	})
+}
+
+// isGiven reports whether a member is present and not null.
+func isGiven(value json.RawMessage) bool { return value != nil && string(value) != "null" }
+
+// mayTask reports whether a client may see a task of the upstream.
+func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
+	if g == nil {
+		return true
+	}
+	if tool := u.toolOf(id); tool != "" {
+		return g.May(policy.Tool, policy.Name(u.up.Name, tool))
+	}
+	return g.Sees(u.up.Name)
+}
+
+// mayNotify reports whether a client may be notified of a resource.
+func mayNotify(g *policy.Grant, m *jsonrpc.Message) bool {
+	if g == nil {
+		return true
+	}
+	n := mcp.Read(m)
+	uri, ok := n.Text(mcp.Key)
+	return ok && n.Err(mcp.Key) == nil && g.May(policy.Resource, uri)
 }

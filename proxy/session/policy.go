@@ -11,12 +11,11 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
-	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// Only this file asks policies. A request is decided when its target is known, whatever name the
+// How policies apply. A request is decided when its target is known, whatever name the
 // client used: the upstream with its own name of a tool or prompt, or a URI as the client wrote it.
 // Denied things look unknown:
 //
@@ -28,112 +27,12 @@ import (
 //   - A task follows its tool. Things without a name for rules, such as unknown methods, are denied to
 //     clients with an allow list.
 
-// grantOf returns the grant of the sender of a message; nil without policies. The last sender
-// decides about unsolicited messages of upstreams.
-func (s *session) grantOf(from *identity.Identity) *policy.Grant {
-	from = cmp.Or(from, s.who)
-	if s.lastSender.Load() != from {
-		s.lastSender.Store(from)
-	}
-	return s.router.Policies.For(from)
-}
-
-// grant returns the current grant of the last sender.
-func (s *session) grant() *policy.Grant {
-	return s.router.Policies.For(cmp.Or(s.lastSender.Load(), s.who))
-}
-
-// ReplacePolicies replaces the rules from the next request of every session on, and notifies
-// clients of the lists that change for them. If it fails, as [policy.Policies.Replace] does, it
-// changes nothing.
-func (p *Router) ReplacePolicies(rules []policy.Rule) error {
-	before, err := p.Policies.Replace(rules)
-	if err != nil {
-		return err
-	}
-	for _, s := range p.running() {
-		s.regrant(before)
-	}
-	return nil
-}
-
-// regrant notifies the client of the lists that differ from those under the policies before.
-func (s *session) regrant(before *policy.Policies) {
-	who := cmp.Or(s.lastSender.Load(), s.who)
-	s.lists.TellWanted(s.upstreams.of(mcp.Legacy).differing(catalog.Digest{}, before.For(who), s.grant()))
-	s.subscriptions.Regrant(func(c listen.Client) [catalog.Kinds]bool {
-		l := c.(*listener)
-		return s.upstreams.of(mcp.Modern).differing(l.r.caps, before.For(l.who), l.grant())
-	})
-}
-
-// differing returns the lists that two grants show differently. For an upstream that was never
-// listed, it compares whether they may show anything.
-func (set *upstreamSet) differing(caps catalog.Digest, a, b *policy.Grant) (lists [catalog.Kinds]bool) {
-	for _, u := range set.conns {
-		for k := range catalog.Kinds {
-			lists[k] = lists[k] || u.differs(caps, k, a, b)
-		}
-	}
-	return lists
-}
-
-func (u *upstreamConn) differs(caps catalog.Digest, k catalog.Kind, a, b *policy.Grant) bool {
-	kind := lists.KindOf(k)
-	t := u.lists.Table(caps, k)
-	if t == nil {
-		return a.SeesAny(kind, u.up.Name) != b.SeesAny(kind, u.up.Name)
-	}
-	return slices.ContainsFunc(t.Entries, func(e catalog.Entry) bool {
-		name := ruleName(k, u, e.Name)
-		return u.lists.Shows(k, e.Name) && a.May(kind, name) != b.May(kind, name)
-	})
-}
-
 // ruleName returns the name of a listed thing in rules. A URI has no upstream.
 func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
 	if !k.IsNamed() {
 		return name
 	}
 	return lists.RuleName(k, u.up.Name, name)
-}
-
-// visibleTo returns the upstream set as a client sees it, without the upstreams that have nothing
-// for it. All clients with the same visibility get the same set.
-func (set *upstreamSet) visibleTo(g *policy.Grant) *upstreamSet {
-	if g == nil {
-		return set
-	}
-	if seen, ok := set.byVisibility.Load(g.Visibility()); ok {
-		return seen.(*upstreamSet)
-	}
-	seen, _ := set.byVisibility.LoadOrStore(g.Visibility(), set.without(func(u *upstreamConn) bool { return !g.Sees(u.up.Name) }))
-	return seen.(*upstreamSet)
-}
-
-// without returns the set without some upstreams. Names keep their prefixes.
-func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
-	if !slices.ContainsFunc(set.conns, hidden) {
-		return set
-	}
-	less := &upstreamSet{configured: &configured{unknown: set.unknown, complete: set.complete, settled: set.settled}, s: set.s, era: set.era,
-		replaced: set.replaced, several: len(set.conns) > 1}
-	for i, u := range set.conns {
-		if !hidden(u) {
-			less.conns = append(less.conns, u)
-			less.upstreams = append(less.upstreams, set.upstreams[i])
-			less.prefixes = append(less.prefixes, set.prefixes[i])
-		}
-	}
-	return less
-}
-
-// offersTo returns which names of a kind resolve for a client; nil for all.
-func (set *upstreamSet) offersTo(g *policy.Grant, k catalog.Kind) func(i int, name string) bool {
-	if g == nil {
-		return nil
-	}
-	return func(i int, name string) bool { return g.May(lists.KindOf(k), ruleName(k, set.conns[i], name)) }
 }
 
 // denied reports whether the client must not use the target of a request. If only scopes are
@@ -163,25 +62,6 @@ func (r *request) maybeFormer(k catalog.Kind, u *upstreamConn, name string) bool
 	return r.upstreams.only() == u && r.upstreams.prefixes[0] == "" && catalog.MayBeFormer(u.up.Name, name) && !u.lists.Table(r.caps, k).Has(name)
 }
 
-// soleOf returns the sole upstream for an unknown notification; nil for none.
-func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
-	g := s.grantOf(m.From)
-	if !g.Unlisted() {
-		return nil
-	}
-	return s.upstreams.of(era).visibleTo(g).only()
-}
-
-// unlisted reports whether a request may go to the sole upstream although no rule can name its
-// target.
-func (s *session) unlisted(r *request) bool {
-	if r.grant.Unlisted() {
-		return true
-	}
-	s.noteDenial(r, "")
-	return false
-}
-
 // deniedTask is denied for a task of an upstream, by its own id. Rules for its tool decide, or for
 // its upstream if the tool is unknown.
 func (s *session) deniedTask(r *request, u *upstreamConn, id string) (denied, answered bool) {
@@ -193,20 +73,6 @@ func (s *session) deniedTask(r *request, u *upstreamConn, id string) (denied, an
 	}
 	return !r.grant.Sees(u.up.Name), false
 }
-
-// mayTask reports whether a client may see a task of the upstream.
-func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
-	if g == nil {
-		return true
-	}
-	if tool := u.toolOf(id); tool != "" {
-		return g.May(policy.Tool, policy.Name(u.up.Name, tool))
-	}
-	return g.Sees(u.up.Name)
-}
-
-// toolOf returns the tool of a task, "" if it is unknown.
-func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.Get(u.taskName(id)).Tool }
 
 // confine removes everything that the client must not see from the filter of a subscription. If
 // only scopes are missing it answers the request and returns false.
@@ -240,16 +106,6 @@ func (s *session) confine(r *request, f *mcp.Filter) bool {
 		s.noteDenial(r, "")
 	}
 	return true
-}
-
-// mayNotify reports whether a client may be notified of a resource.
-func mayNotify(g *policy.Grant, m *jsonrpc.Message) bool {
-	if g == nil {
-		return true
-	}
-	n := mcp.Read(m)
-	uri, ok := n.Text(mcp.Key)
-	return ok && n.Err(mcp.Key) == nil && g.May(policy.Resource, uri)
 }
 
 // admits counts a request that begins. If it exceeds a limit, admits answers it and returns false.
@@ -316,19 +172,6 @@ func (s *session) refuseWith(r *request, err *jsonrpc.Error, why *identity.Refus
 func (s *session) observeRefused(why *identity.Refusal) {
 	if tell := s.router.Hooks.Refused; tell != nil {
 		tell(why.Reason())
-	}
-}
-
-// noteUnknown logs a denial if the name is unknown only to this client.
-func (s *session) noteUnknown(r *request, n target) {
-	if r.grant == nil || !s.log.Enabled(s.ctx, slog.LevelDebug) {
-		return
-	}
-	set := s.upstreams.of(r.era)
-	if u, original := set.owner(r.caps, nil, n.kind, n.name); u != nil {
-		s.noteDenial(r, ruleName(n.kind, u, original))
-	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(r.upstreams.prefixes, n.name) {
-		s.noteDenial(r, "")
 	}
 }
 

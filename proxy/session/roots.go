@@ -1,20 +1,11 @@
 package session
 
 import (
-	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
-
-// rootsChanges limits how often upstreams are notified of a change of the client's roots: at once,
-// and then once in rootsPause.
-type rootsChanges struct {
-	mu      sync.Mutex // guards the fields below; upstreamConn.mu may be taken with it held
-	resting bool       // the upstreams were notified less than rootsPause ago
-	held    *jsonrpc.Message
-}
 
 // rootsPause is how long changes are held back, to combine them.
 const rootsPause = 100 * time.Millisecond

@@ -13,10 +13,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
-// A handler begins to answer a request of the client, in each era that has its method. It must not
-// wait; session.work runs anything that does. If it returns an error, that is the answer.
-type handler func(*session, *request) *jsonrpc.Error
-
 // handlers are for methods that the session answers, or that it does not just forward.
 var handlers map[string]handler
 
@@ -116,50 +112,6 @@ func (s *session) pong(r *request) *jsonrpc.Error {
 	return nil
 }
 
-// notified handles a notification of the client. It ignores cancellations of unknown, settled or
-// invalid ids, and of initialize, which must not be cancelled (2025-11-25
-// basic/utilities/cancellation).
-func (s *session) notified(m *jsonrpc.Message) {
-	if m.Method == mcp.MethodCancelled || !s.admitsNotification(m) {
-		return
-	}
-	n := mcp.Read(m)
-	if claim, err := n.Claim(); s.ofPrincipal || err == nil && claim.Claimed {
-		s.modernNotified(m)
-		return
-	}
-	switch m.Method {
-	case mcp.MethodInitialized:
-		s.clientReady()
-	case mcp.MethodProgress:
-		s.taskProgress(m, n)
-	case mcp.MethodRootsChanged:
-		s.rootsChanged(m)
-	case mcp.MethodTaskStatus:
-		s.clientTaskStatus(m, n)
-	default:
-		if u := s.soleOf(mcp.Legacy, m); u != nil {
-			u.tell(m)
-			return
-		}
-		s.drop("no owner", m)
-	}
-}
-
-// sentAgain returns the params that are kept to repeat a request at restarted upstreams: its key
-// member and its _meta.
-func (r *request) sentAgain(key string) (json.RawMessage, *jsonrpc.Error) {
-	values := []jsonrpc.Value{{Key: key, Text: r.notes.Raw(mcp.Key)}}
-	meta := r.notes.Raw(mcp.InMeta)
-	switch {
-	case len(meta) > maxKeptMeta:
-		return nil, jsonrpc.InvalidParams(`"_meta" is longer than 4 KiB`)
-	case meta != nil:
-		values = append(values, jsonrpc.Value{Key: "_meta", Text: meta})
-	}
-	return jsonrpc.Set(nil, values...), nil
-}
-
 // setLevel sets the client's log level at all upstreams that log. Upstreams that start later get
 // it, too.
 func (s *session) setLevel(r *request) *jsonrpc.Error {
@@ -192,4 +144,81 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 		s.settle(r, jsonrpc.NewResult(r.ID, json.RawMessage(`{}`)))
 	})
 	return nil
+}
+
+// begin creates the request of a peer.Request that is about to be entered. All requests begin here.
+func (s *session) begin(pr *peer.Request) {
+	r := &request{Request: pr, msg: pr.Message, notes: mcp.Read(pr.Message)}
+	if r.bad = s.classify(r); r.bad == nil {
+		r.bad = r.overlong()
+	}
+	r.grant = s.grantOf(pr.Message.From)
+	r.upstreams = s.upstreams.of(r.era).visibleTo(r.grant)
+	pr.Value = r
+	s.observeRequest(r)
+}
+
+// overlong returns the error for a request with a name that is longer than any name here: it is
+// unknown without a look-up. It returns nil for all other requests. The error omits the name.
+func (r *request) overlong() *jsonrpc.Error {
+	long := func(of mcp.Member) bool { return errors.Is(r.notes.Err(of), mcp.ErrTooLong) }
+	owner, key := r.notes.Method.Owner, long(mcp.Key)
+	switch {
+	case long(mcp.Cursor):
+		return unknownCursor
+	case long(mcp.RelatedTaskID), key && owner == mcp.ByTask:
+		return unknownTask
+	case long(mcp.RefURI), key && owner == mcp.ByURI:
+		err := resourceNotFound(r.era, "")
+		err.Data = nil
+		return err
+	case long(mcp.RefName), key && owner == mcp.ByName:
+		what := target{kind: catalog.Tools}
+		if r.Method != mcp.MethodToolsCall {
+			what.kind = catalog.Prompts
+		}
+		return unknown(what.what(), "its name "+mcp.ErrTooLong.Error())
+	}
+	return nil
+}
+
+// refuse returns the answer to a request that is not entered.
+func (s *session) refuse(pr *peer.Request, why error, answer *jsonrpc.Message) *jsonrpc.Message {
+	r := pr.Value.(*request)
+	if why == peer.ErrDraining {
+		answer = jsonrpc.NewError(r.ID, r.endingError(jsonrpc.NotSent))
+	}
+	s.observeAnswer(r, answer)
+	return answer
+}
+
+// cancelled ends a request that the client cancels, by m, or that the end of the client has taken;
+// then m is nil, and the streams to the upstreams end, too.
+func (s *session) cancelled(pr *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
+	r := pr.Value.(*request)
+	use := r.takeUse()
+	r.stop()
+	s.release(r)
+	call := pr.Forwarded()
+	switch {
+	case m == nil:
+		s.observeAnswer(r, s.lastAnswer(r))
+		s.abandon(r, use)
+	case call == nil:
+		s.observeAnswer(r, nil)
+		s.abandon(r, use)
+	default:
+		s.observeAnswer(r, nil)
+		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: call.ID.Raw()})
+		callOf(call).giveUp(use, &jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
+	}
+}
+
+// lastAnswer returns the answer to a request that the end of the session takes. A subscription gets
+// its result, as after a drain.
+func (s *session) lastAnswer(r *request) *jsonrpc.Message {
+	if r.told.Load() { // the client may have read the acknowledgment
+		return r.over(s.upstreams.of(mcp.Modern))
+	}
+	return jsonrpc.NewError(r.ID, r.endingError(r.phase()))
 }

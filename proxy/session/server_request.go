@@ -24,9 +24,6 @@ type serverRequest struct {
 	causes atomic.Pointer[[]*call] // calls whose timeout is suspended while it is open
 }
 
-// errClientGone answers a server request that the client can no longer answer.
-var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
-
 // serverRequest passes a request of an upstream to the client, under an id of the session, because
 // two upstreams may use the same id.
 func (s *session) serverRequest(u *upstreamConn, in incoming) {
@@ -116,33 +113,51 @@ func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at
 	}
 }
 
-// clientProgress routes progress on a server request to the upstream that asked.
-func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) {
-	if !s.admitsNotification(m) {
-		return
+// causes returns the calls that may have caused a server request: the one to which it belongs, or
+// if it does not say, all calls to the upstream.
+func (u *upstreamConn) causes(in incoming) (all []*call) {
+	if u.up.RequestTimeout <= 0 {
+		return nil
 	}
-	sr, notes := c.Value.(*serverRequest), mcp.Read(m)
-	token := sr.token
-	id, _ := notes.ID(mcp.Key)
-	if _, ok := id.Int(); !ok { // it only looks like one of the session's
-		token = nil
+	if !in.m.Related.IsZero() {
+		if c := callOf(in.of); c != nil {
+			return []*call{c}
+		}
+		return nil
 	}
-	s.progressTo(sr.conn, token, m, notes)
+	for _, pc := range in.a.peer.Calls(nil) {
+		if c := callOf(pc); c != nil && c.request != nil && pc.Sent() {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
-// taskProgress is clientProgress for a server request that has become a task.
-func (s *session) taskProgress(m *jsonrpc.Message, notes *mcp.Notes) {
-	id, _ := notes.ID(mcp.Key)
-	n, _ := id.Int()
-	x := s.clientTasks.GetByToken(tokenKey{N: n})
-	s.progressTo(x.Conn, x.Token, m, notes)
+// suspendTimers suspends the timeouts of the calls that may have caused a server request.
+func (sr *serverRequest) suspendTimers(askers []*call) {
+	sr.causes.Store(&askers)
+	for _, c := range askers {
+		c.timeout.suspend(1)
+	}
 }
 
-func (s *session) progressTo(u *upstreamConn, token json.RawMessage, m *jsonrpc.Message, notes *mcp.Notes) {
-	if token == nil {
-		s.drop("progress without a server request", m)
+// resumeTimers restarts the timeouts. A call that was answered meanwhile has none: expire finds
+// nothing to settle.
+func (sr *serverRequest) resumeTimers() {
+	askers := sr.causes.Swap(nil)
+	if askers == nil {
 		return
 	}
-	edits := append(catalog.Renaming(notes, mcp.RelatedTaskID, u.ownTask), jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
-	u.tell(&jsonrpc.Message{Method: m.Method, Params: jsonrpc.Replace(m.Params, edits...), Extra: m.Extra})
+	for _, c := range *askers {
+		c.timeout.suspend(-1)
+		c.timeout.extend(c.conn.up.RequestTimeout)
+	}
+}
+
+// related returns the client's request to which a message belongs; zero if it does not say.
+func (in incoming) related() (id jsonrpc.ID) {
+	if c := callOf(in.of); c != nil && c.request != nil {
+		return c.request.ID
+	}
+	return id
 }

@@ -1,10 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
-	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,11 +18,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
-
-// flushTimeout bounds the last writes to a client that is being closed, so that a client
-// that does not read cannot delay the end.
-const flushTimeout = time.Second
 
 // errDrained is the cause of a session that ended by a drain.
 var errDrained = errors.New("drained")
@@ -99,40 +98,6 @@ const (
 	maxToken      = 1 << 10  // of a progress token, which is kept until the answer
 )
 
-// newSession returns a session without upstreams. inFlight bounds its open requests.
-func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, inFlight int) *session {
-	s := &session{router: p, key: key, clientIdentity: clientIdentity{who: who, name: who.String(), account: who.Account()}, conn: c, began: time.Now(), ended: make(chan struct{})}
-	if c, ok := c.(interface{ Transport() string }); ok {
-		s.transport = c.Transport()
-	}
-	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.StartWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
-	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.client = peer.New(peer.Options{
-		Requests: inFlight, Room: jsonrpc.Room{Messages: clientMessages, Bytes: clientBytes, Told: waits(c)}, OneWay: -1,
-		Ready: s.ready, Array: s.batch, Begin: s.begin, Request: s.request, Refuse: s.refuse, Cancelled: s.cancelled,
-		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
-		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
-		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to an unknown server request", m) },
-	})
-	s.lists.Begin(lists.Options{
-		Memory: &p.memory, Catalog: &p.Catalog, CatalogAge: p.CatalogAge, ListTimeout: p.listTimeout(), MaxBytes: p.queueBytes(),
-		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
-	})
-	s.upstreams.s = s
-	s.resourceSubs.Kept = &s.kept
-	s.upstreams.hold(&configured{complete: true, settled: true})
-	return s
-}
-
-// waits returns the function of c that counts the bytes waiting for the client; nil for none.
-func waits(c jsonrpc.Conn) func(bytes int) {
-	if counts, ok := c.(interface{ Waits(bytes int) }); ok {
-		return counts.Waits
-	}
-	return nil
-}
-
 // reserve counts bytes of requests that the session keeps, and returns false if there are too many.
 func (s *session) reserve(bytes int) bool {
 	if s.kept.Add(int64(bytes)) <= maxKept {
@@ -140,90 +105,6 @@ func (s *session) reserve(bytes int) bool {
 	}
 	s.kept.Add(-int64(bytes))
 	return false
-}
-
-// LogClientLeft is the log message for the end of a session.
-const LogClientLeft = "client disconnected"
-
-// serve runs the session until it ends.
-func (s *session) serve(ctx context.Context) error {
-	s.log.Debug("client connected")
-	s.observeBegan()
-	defer close(s.ended)
-	stop := context.AfterFunc(ctx, func() { s.cancel(jsonrpc.Closed(context.Cause(ctx))) })
-	defer stop()
-
-	running, force := context.WithCancel(context.Background())
-	over := make(chan struct{})
-	context.AfterFunc(s.ctx, func() { defer close(over); s.end(force) })
-	err := s.client.Run(running, s.tapped(s.conn))
-	if !errors.Is(err, errDrained) {
-		err = &goneError{err}
-	}
-	s.cancel(err) // unless it has ended already
-	<-over
-	s.client.End(err)
-	s.wg.Wait()
-	force()
-
-	err = jsonrpc.Closed(context.Cause(s.ctx))
-	s.observeEnded(err)
-	log := s.log
-	if s.who.Kind == identity.Anonymous && s.router.AnonymousLog != nil {
-		log = s.router.AnonymousLog.With("session", s.id())
-	}
-	log.Info(LogClientLeft, "cause", jsonrpc.CauseOf(err), "dur", time.Since(s.began))
-	return err
-}
-
-// end settles everything, and closes the client after its answers are written. The hosts notify the
-// upstreams when the streams close. force ends whatever takes too long.
-func (s *session) end(force func()) {
-	cause := context.Cause(s.ctx)
-	if isGone(cause) { // nobody reads: unblock writers that wait for room
-		s.client.End(cause)
-	}
-	time.AfterFunc(flushTimeout, force)
-	s.mu.Lock()
-	s.phase = closing
-	s.mu.Unlock()
-	s.client.Drain(errDrained, flushTimeout) // first, so that later requests are refused
-	calls := s.client.TakeRequests(nil)
-	s.roots.flush(s)
-	s.hangUp()
-	for _, pr := range calls {
-		r := pr.Value.(*request)
-		s.abandon(r, r.takeUse())
-		s.deliver(r, s.lastAnswer(r), r.Answer)
-	}
-}
-
-// lastAnswer returns the answer to a request that the end of the session takes. A subscription gets
-// its result, as after a drain.
-func (s *session) lastAnswer(r *request) *jsonrpc.Message {
-	if r.told.Load() { // the client may have read the acknowledgment
-		return r.over(s.upstreams.of(mcp.Modern))
-	}
-	return jsonrpc.NewError(r.ID, r.endingError(r.phase()))
-}
-
-// hangUp hangs up all upstreams. Those of earlier upstream sets already are.
-func (s *session) hangUp() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, u := range s.upstreams.conns() {
-		u.hangUp(jsonrpc.Cause{})
-	}
-}
-
-// endingError returns the connection-closed error for a client whose own connection ends. The
-// modern era reserves its usual code.
-func (r *request) endingError(at jsonrpc.Phase) *jsonrpc.Error {
-	code := jsonrpc.CodeConnectionClosed
-	if r.era == mcp.Modern {
-		code = jsonrpc.CodeInternalError
-	}
-	return jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, at)
 }
 
 // A goneError is the end of the client's connection by the client.
@@ -237,79 +118,107 @@ func isGone(err error) bool {
 	return ok
 }
 
-// patience is how long a client may send requests without reading answers.
-const patience = time.Second
-
-// ready waits for spare room before a message of the client is handled, because a client may
-// briefly ask faster than it reads. A client that does not read at all is ended.
-func (s *session) ready() {
-	if s.client.Roomy(clientSpare) {
-		return
-	}
-	timer := time.AfterFunc(patience, func() { s.cancel(jsonrpc.Closed(errors.New("the client does not read"))) })
-	defer timer.Stop()
-	s.client.Wait(clientSpare)
-}
-
 // tell sends the client a message of an upstream when there is room, which slows the upstream's
 // stream.
 func (s *session) tell(m *jsonrpc.Message) {
 	s.client.SendWhenRoom(m)
 }
 
-// invalid answers an unusable message. The answer has its id unless that could be the id of an open
-// request.
-func (s *session) invalid(bad *jsonrpc.InvalidError) {
-	id := bad.ID
-	if bad.Reply || bad.Code == jsonrpc.CodeParseError || s.client.Request(id) != nil {
-		id = jsonrpc.ID{}
-	}
-	s.log.Debug("unusable message from client", "err", bad)
-	s.client.Send(jsonrpc.NewError(id, bad.Wire()))
-}
-
-// halfClose begins the drain after the client's last message. Server requests fail at once, because
-// no answer can come.
-func (s *session) halfClose() {
-	s.mu.Lock()
-	if s.phase < halfClosed {
-		s.phase = halfClosed
-	}
-	s.subscriptions.End()
-	s.mu.Unlock()
-	for _, c := range s.client.TakeCalls(nil) {
-		c.Value.(*serverRequest).resumeTimers()
-		c.For.Refuse(errClientGone)
-	}
-	s.client.Drain(errDrained, math.MaxInt64)
-	s.wg.Go(s.drainTimeout)
-}
-
-// drainTimeout ends a half-closed session whose requests take too long.
-func (s *session) drainTimeout() {
-	timer := time.NewTimer(s.router.drain())
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		s.cancel(errDrained)
-	case <-s.ctx.Done():
-	}
-}
-
-// startDrain refuses new requests and ends the session when all open ones are settled.
-// Subscriptions are settled at once.
-func (s *session) startDrain() {
-	s.mu.Lock()
-	if s.phase == open {
-		s.phase = draining
-		s.subscriptions.End()
-	}
-	s.mu.Unlock()
-	s.client.Drain(errDrained, math.MaxInt64)
-}
-
 // drop counts a message without a receiver.
 func (s *session) drop(what string, m *jsonrpc.Message) {
 	n := s.dropped.Add(1)
 	s.log.Debug("message dropped", "reason", what, "method", m.Method, "id", m.ID.String(), "dropped", n)
+}
+
+// rootsChanges limits how often upstreams are notified of a change of the client's roots: at once,
+// and then once in rootsPause.
+type rootsChanges struct {
+	mu      sync.Mutex // guards the fields below; upstreamConn.mu may be taken with it held
+	resting bool       // the upstreams were notified less than rootsPause ago
+	held    *jsonrpc.Message
+}
+
+// id returns the session's name in logs. Hosts shorten its key in the same way.
+func (s *session) id() string { return s.key[:8] }
+
+// now returns the age of the session, which costs half as much as time.Now.
+func (s *session) now() time.Duration { return time.Since(s.began) }
+
+// grant returns the current grant of the last sender.
+func (s *session) grant() *policy.Grant {
+	return s.router.Policies.For(cmp.Or(s.lastSender.Load(), s.who))
+}
+
+// grantOf returns the grant of the sender of a message; nil without policies. The last sender
+// decides about unsolicited messages of upstreams.
+func (s *session) grantOf(from *identity.Identity) *policy.Grant {
+	from = cmp.Or(from, s.who)
+	if s.lastSender.Load() != from {
+		s.lastSender.Store(from)
+	}
+	return s.router.Policies.For(from)
+}
+
+// soleOf returns the sole upstream for an unknown notification; nil for none.
+func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
+	g := s.grantOf(m.From)
+	if !g.Unlisted() {
+		return nil
+	}
+	return s.upstreams.of(era).visibleTo(g).only()
+}
+
+// errClientGone answers a server request that the client can no longer answer.
+var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
+
+// sender returns the sender of a message of the client; nil means the session's client. It stores
+// the notes of a request in the message.
+func (s *session) sender(m *jsonrpc.Message) (client, principal string) {
+	client, principal = s.hello.Load().text(), s.name
+	if m == nil {
+		return client, principal
+	}
+	if m.From != nil {
+		principal = m.From.String()
+	}
+	switch {
+	case m.Method == mcp.MethodInitialize:
+		client = namedIn(m.Params).text()
+	case client == "" && m.IsRequest(): // of the modern era
+		n := mcp.Read(m)
+		m.Notes = n
+		client = nameIn(n.Raw(mcp.ClientInfo))
+	}
+	return client, principal
+}
+
+// A clientName is a client's name for itself, and its clientInfo.
+type clientName struct {
+	info json.RawMessage
+	name string
+}
+
+func (n *clientName) text() string {
+	if n == nil {
+		return ""
+	}
+	return n.name
+}
+
+// maxName bounds the bytes of a client's name that are shown.
+const maxName = 64
+
+func nameIn(info json.RawMessage) string {
+	raw, _ := jsonrpc.Member(info, "name")
+	name, _ := jsonrpc.Unquote(raw)
+	if len(name) > maxName {
+		name = strings.Clone(name[:maxName]) // the rest may be large, and this is kept
+	}
+	return name
+}
+
+// namedIn returns the client's name in the params of initialize.
+func namedIn(hello json.RawMessage) *clientName {
+	info, _ := jsonrpc.Member(hello, "clientInfo")
+	return &clientName{name: nameIn(info)}
 }

@@ -171,12 +171,6 @@ func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage
 	}
 }
 
-// dialled reports whether the host is there. An attempt that something else has begun
-// meanwhile, and that still dials, says nothing about that.
-func (u *upstreamConn) dialled() bool {
-	return u.state().reached
-}
-
 // trials are the starts of a sole upstream that failed within one wait.
 type trials struct {
 	failed int

@@ -13,52 +13,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 )
 
-type (
-	task     = owners.Task[*upstreamConn]
-	tokenKey = owners.TokenKey[*upstreamConn]
-)
-
-// taskName returns the client's name of a task of the upstream.
-func (u *upstreamConn) taskName(id string) string {
-	name := catalog.TaskName(u.up.Name, id)
-	for _, given := range []string{id, name} {
-		if x := u.s.tasks.Get(given); x.Conn == u && x.Own == id {
-			return given
-		}
-	}
-	if u.s.upstreams.of(u.era).only() != nil {
-		return id
-	}
-	return name
-}
-
-// runner returns the upstream that runs a task, given the client's name, and the upstream's own id;
-// nil if unknown. If the task is not remembered, it is the upstream with the longest name that
-// begins the task's name.
-func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
-	if x := set.s.tasks.Get(name); x.Conn != nil && x.Conn.era == set.era {
-		return x.Conn, x.Own
-	}
-	if u := set.only(); u != nil {
-		return u, name
-	}
-	for _, u := range set.conns {
-		id, ok := catalog.OwnTask(u.up.Name, name)
-		if ok && (found == nil || len(u.up.Name) > len(found.up.Name)) {
-			found, own = u, id
-		}
-	}
-	return found, own
-}
-
-// ownTask returns the upstream's own id of one of its tasks.
-func (u *upstreamConn) ownTask(name string) string {
-	if runner, own := u.s.upstreams.of(u.era).runner(name); runner == u {
-		return own
-	}
-	return name
-}
-
 // taskCreated remembers the task that a call has become, and puts the client's name for it into the
 // answer.
 func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
@@ -86,20 +40,6 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
 	u.lists.WarnTooLong(method, "taskId")
 	answer.Result, answer.Error = nil, jsonrpc.InvalidResponse(u.up.Name, `"taskId" `+mcp.ErrTooLong.Error()).Raw()
-}
-
-// taskStatus forwards an upstream's status of one of its tasks.
-func (u *upstreamConn) taskStatus(in incoming) {
-	n := mcp.Read(in.m)
-	id, ended := catalog.NotedTask(n)
-	if !u.mayUse(owners.OfTask, id) || !u.mayTask(u.s.grant(), id) {
-		u.s.drop("status of an unknown task", in.m)
-		return
-	}
-	if ended {
-		u.s.tasks.End(u, u.taskName(id))
-	}
-	u.pass(in, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -214,21 +154,6 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 		return
 	}
 	s.settle(r, jsonrpc.NewResult(r.ID, slices.Concat([]byte(`{"tasks":`), jsonrpc.Array(merged), []byte{'}'})))
-}
-
-// clientTaskStatus forwards the client's status of one of its tasks to the upstream that asked for
-// it.
-func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
-	id, ended := catalog.NotedTask(n)
-	u := s.clientTasks.Get(id).Conn
-	if u == nil {
-		s.drop("task status without a task", m)
-		return
-	}
-	if ended {
-		s.clientTasks.End(u, id)
-	}
-	u.tell(m)
 }
 
 // errNoTasks answers a client that does not declare the tasks extension.

@@ -16,19 +16,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
-// trialSessions are the trial sessions of a router: sessions with one upstream that only ask for its
-// description and its lists, for the catalog.
-type trialSessions struct {
-	mu   sync.Mutex // guards the fields below
-	ctx  context.Context
-	stop context.CancelCauseFunc // of ctx; nil before the first trial
-	over bool                    // end was called
-	wg   sync.WaitGroup
-
-	renewed map[lists.Key]time.Time // when renew last began a trial, or will
-	failed  map[string]string       // by upstream: the configuration with which the last trial failed, see version
-}
-
 // begin returns the context of a new trial. Unless it is nil, because the router ends, the caller
 // calls wg.Done at the end of the trial.
 func (ts *trialSessions) begin() context.Context {
@@ -367,4 +354,14 @@ func askPeer(ctx context.Context, pr *peer.Peer, method string, params json.RawM
 		<-done
 	}
 	return result, err
+}
+
+// Try begins a trial of the upstream for an entry of the catalog.
+func (u *upstreamConn) Try(k lists.Key, capabilities json.RawMessage) *lists.Asking {
+	return u.s.router.try(k, u.up, capabilities)
+}
+
+// Renew begins a trial because the upstream has changed a list.
+func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
+	u.s.router.renew(k, u.up, capabilities)
 }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
-	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // initialized handles an upstream's answer to initialize.
@@ -79,63 +77,24 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 	}
 }
 
-// introduced starts an upstream that describes itself in initialize, and returns the description.
-func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {
-	u.mu.Lock()
-	a := u.attempt // initialize began it, and it may have failed already
-	if a == nil || a.counted {
-		a = u.openLocked()
-	}
-	a.counted = true
-	u.mu.Unlock()
-	if err := u.await(ctx, a); err != nil {
-		return nil, lists.FailureOf(err)
-	}
-	return u.lists.Says().Result, nil
-}
-
-// discover asks an upstream for its description and stores it. It returns nil if there is no usable
-// answer, and a failure if the upstream is unreachable.
-func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *lists.Failure) {
-	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
-	usable := err == nil && answer.Error == nil
-	if usable {
-		kind, bad := catalog.ResultType(answer.Result)
-		usable = bad == nil && (kind == "" || kind == catalog.ResultComplete)
-	}
-	if !usable {
-		u.log.Debug("upstream cannot describe itself", "method", mcp.MethodDiscover, "err", err)
-		if err == nil && jsonrpc.IsClosed(answer.Error) {
-			return nil, &lists.Failure{Wire: answer.Error}
+// listFirst asks a server of the legacy era that has just started for its lists, before it gets
+// anything of the client besides initialize, so that the client is notified soon of what differs
+// from the catalog.
+func (u *upstreamConn) listFirst(a *attempt) {
+	for k := range catalog.Kinds {
+		version := u.lists.Version(k)
+		if !u.lists.Says().Declares(k.Capability()) {
+			u.lists.FirstListed(k, version, nil)
+			continue
 		}
-		return nil, nil
-	}
-	u.lists.Note(answer.Result)
-	u.s.router.memory.NoteInTime(u.up.Name, mcp.MethodDiscover)
-	return answer.Result, nil
-}
-
-// noteAliveLocked notes that the upstream has answered something.
-func (u *upstreamConn) noteAliveLocked(a *attempt) {
-	first := !a.heard
-	a.heard = true
-	u.lists.Heard(first)
-}
-
-// noteAlive is noteAliveLocked for an acknowledgment, which is no answer.
-func (u *upstreamConn) noteAlive() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !u.attempt.ended {
-		u.noteAliveLocked(u.attempt)
-	}
-}
-
-// noteAnswer is noteAliveLocked for an answer, whoever waits for it.
-func (u *upstreamConn) noteAnswer(answer *jsonrpc.Message) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if a := u.attempt; answer.Result != nil && a.ready && !a.ended {
-		u.noteAliveLocked(a)
+		c := u.newCall(a, k.Method())
+		c.First, c.Room = true, &a.first
+		c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+			if lost == nil {
+				u.noteAnswer(answer)
+				u.lists.FirstListed(k, version, answer)
+			}
+		}
+		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, nil)}) // End settles it
 	}
 }

@@ -3,15 +3,15 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
-// This file is an upstream connection as package lists sees it.
+// This file is an upstream connection as packages lists and listen see it.
 
 var _ lists.Server = (*upstreamConn)(nil)
 
@@ -49,54 +49,55 @@ func (u *upstreamConn) Ask(ctx context.Context, method string, params json.RawMe
 	return answer.Result, nil
 }
 
-// Try begins a trial of the upstream for an entry of the catalog.
-func (u *upstreamConn) Try(k lists.Key, capabilities json.RawMessage) *lists.Asking {
-	return u.s.router.try(k, u.up, capabilities)
-}
-
-// Renew begins a trial because the upstream has changed a list.
-func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
-	u.s.router.renew(k, u.up, capabilities)
-}
-
 // ListChanged notifies the client's subscriptions.
 func (u *upstreamConn) ListChanged(k catalog.Kind) { u.s.subscriptions.Changed(u, k) }
 
-// listFirst asks a server of the legacy era that has just started for its lists, before it gets
-// anything of the client besides initialize, so that the client is notified soon of what differs
-// from the catalog.
-func (u *upstreamConn) listFirst(a *attempt) {
-	for k := range catalog.Kinds {
-		version := u.lists.Version(k)
-		if !u.lists.Says().Declares(k.Capability()) {
-			u.lists.FirstListed(k, version, nil)
-			continue
-		}
-		c := u.newCall(a, k.Method())
-		c.First, c.Room = true, &a.first
-		c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
-			if lost == nil {
-				u.noteAnswer(answer)
-				u.lists.FirstListed(k, version, answer)
-			}
-		}
-		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, nil)}) // End settles it
+// introduced starts an upstream that describes itself in initialize, and returns the description.
+func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {
+	u.mu.Lock()
+	a := u.attempt // initialize began it, and it may have failed already
+	if a == nil || a.counted {
+		a = u.openLocked()
 	}
+	a.counted = true
+	u.mu.Unlock()
+	if err := u.await(ctx, a); err != nil {
+		return nil, lists.FailureOf(err)
+	}
+	return u.lists.Says().Result, nil
 }
 
-// relisted tells the clients whose lists come from the catalog that an upstream lists something
-// else.
-func (p *Router) relisted(upstream string) {
-	p.memory.NoteInTime(upstream, lists.Starts)
-	p.memory.NoteInTime(upstream, mcp.MethodDiscover)
-	for k := range catalog.Kinds {
-		p.memory.NoteInTime(upstream, k.Method())
+// discover asks an upstream for its description and stores it. It returns nil if there is no usable
+// answer, and a failure if the upstream is unreachable.
+func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *lists.Failure) {
+	answer, err := u.ask(ctx, mcp.MethodDiscover, catalog.ListParams(meta, nil))
+	usable := err == nil && answer.Error == nil
+	if usable {
+		kind, bad := catalog.ResultType(answer.Result)
+		usable = bad == nil && (kind == "" || kind == catalog.ResultComplete)
 	}
-	for _, s := range p.running() {
-		for _, u := range s.upstreams.conns() {
-			if u.up.Name == upstream && s.grant().Sees(upstream) {
-				u.lists.Relisted()
-			}
+	if !usable {
+		u.log.Debug("upstream cannot describe itself", "method", mcp.MethodDiscover, "err", err)
+		if err == nil && jsonrpc.IsClosed(answer.Error) {
+			return nil, &lists.Failure{Wire: answer.Error}
 		}
+		return nil, nil
 	}
+	u.lists.Note(answer.Result)
+	u.s.router.memory.NoteInTime(u.up.Name, mcp.MethodDiscover)
+	return answer.Result, nil
 }
+
+func (u *upstreamConn) Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error) {
+	return u.askFor(ctx, receive, mcp.MethodListen, params)
+}
+
+func (u *upstreamConn) IsIdle() bool { return u.lists.IsIdle() }
+
+func (u *upstreamConn) IsStarting() bool { return u.lists.IsLazy() && !u.lists.Answers() }
+
+func (u *upstreamConn) TaskName(id string) string { return u.taskName(id) }
+
+func (u *upstreamConn) Done() <-chan struct{} { return u.ctx.Done() }
+
+func (u *upstreamConn) Log() *slog.Logger { return u.log }

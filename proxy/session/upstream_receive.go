@@ -3,26 +3,14 @@ package session
 import (
 	"encoding/json"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
+	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
 )
-
-// maxHeld bounds the messages of one upstream that are kept until the client is ready.
-const maxHeld = 1024
-
-// An incoming is a message from the stream of an attempt.
-type incoming struct {
-	a  *attempt
-	m  *jsonrpc.Message
-	of *peer.Call    // the call to which it belongs; nil if it does not say, or the call is over
-	r  *peer.Request // the request itself; nil for a notification
-}
 
 // asked handles a request of the upstream. The modern era has none.
 func (u *upstreamConn) asked(a *attempt, r *peer.Request) {
@@ -47,67 +35,6 @@ func (u *upstreamConn) notified(in incoming) {
 	case !u.hold(in):
 		u.handle(in)
 	}
-}
-
-// A heldBack is the messages of an upstream for a client that is not ready: they could overtake our
-// answer to initialize.
-type heldBack struct {
-	mu       sync.Mutex // guards the fields below; nothing else is locked under it
-	messages []incoming
-	bytes    int
-}
-
-// isEmpty reports whether nothing is held back.
-func (h *heldBack) isEmpty() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.messages) == 0
-}
-
-// add holds a message back, unless the client is ready and there are none. It returns no room if
-// there are too many.
-func (h *heldBack) add(in incoming, ready *atomic.Bool, maxBytes int) (held, room bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if ready.Load() && len(h.messages) == 0 { // release runs when it has become ready
-		return false, true
-	}
-	size := in.m.Size()
-	if len(h.messages) >= maxHeld || h.bytes+size > maxBytes {
-		return true, false
-	}
-	h.messages = append(h.messages, in)
-	h.bytes += size
-	return true, true
-}
-
-// first returns the oldest message.
-func (h *heldBack) first() (in incoming, ok bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.messages) == 0 {
-		h.messages = nil
-		return incoming{}, false
-	}
-	return h.messages[0], true
-}
-
-// remove forgets the oldest message if it still is in.
-func (h *heldBack) remove(in incoming) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.messages) > 0 && h.messages[0] == in {
-		h.messages[0] = incoming{}
-		h.messages = h.messages[1:]
-		h.bytes -= in.m.Size()
-	}
-}
-
-// clear forgets all messages, because their stream has ended.
-func (h *heldBack) clear() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.messages, h.bytes = nil, 0
 }
 
 // hold holds messages back until the client is ready. If there is no room, hold refuses them.
@@ -186,14 +113,6 @@ func (u *upstreamConn) pass(in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
 	u.s.tell(out)
 }
 
-// related returns the client's request to which a message belongs; zero if it does not say.
-func (in incoming) related() (id jsonrpc.ID) {
-	if c := callOf(in.of); c != nil && c.request != nil {
-		return c.request.ID
-	}
-	return id
-}
-
 // progress forwards a progress notification with the client's own token. It drops those of settled
 // requests.
 func (u *upstreamConn) progress(in incoming) {
@@ -212,20 +131,6 @@ func (u *upstreamConn) progress(in incoming) {
 		return
 	}
 	u.pass(in, notes, jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
-}
-
-// exposed returns a copy of a message of the upstream with edits to its params, and with the
-// client's name of the task to which it is tied. A task of the client keeps its name.
-func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
-	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
-		if u.s.clientTasks.Get(id).Conn == u {
-			return id
-		}
-		return u.taskName(id)
-	})...)
-	out := *m
-	out.Params = jsonrpc.Replace(m.Params, edits...)
-	return &out
 }
 
 // handleModern forwards a notification of an upstream of the modern era, if it belongs to a request
@@ -292,4 +197,18 @@ func (u *upstreamConn) subscriptionCancelled(in incoming) {
 		return
 	}
 	c.Done(jsonrpc.NewResult(c.ID, json.RawMessage(`{}`)), nil)
+}
+
+// taskStatus forwards an upstream's status of one of its tasks.
+func (u *upstreamConn) taskStatus(in incoming) {
+	n := mcp.Read(in.m)
+	id, ended := catalog.NotedTask(n)
+	if !u.mayUse(owners.OfTask, id) || !u.mayTask(u.s.grant(), id) {
+		u.s.drop("status of an unknown task", in.m)
+		return
+	}
+	if ended {
+		u.s.tasks.End(u, u.taskName(id))
+	}
+	u.pass(in, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
 }

@@ -1,15 +1,14 @@
 package session
 
 import (
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -68,15 +67,6 @@ type upstreamSets struct {
 	changing sync.Mutex                  // may be taken with session.mu held
 }
 
-// hold stores the first set.
-func (sets *upstreamSets) hold(c *configured) {
-	set := &upstreamSet{configured: c, s: sets.s, era: mcp.Legacy, replaced: make(chan struct{})}
-	for i := range c.upstreams {
-		set.conns = append(set.conns, newUpstreamConn(set, &c.upstreams[i]))
-	}
-	sets.legacy.Store(set)
-}
-
 // of returns the current upstream set. That of the modern era is created when it is first needed,
 // because most sessions of the legacy era never need it.
 func (sets *upstreamSets) of(era mcp.Era) *upstreamSet {
@@ -109,126 +99,10 @@ func (sets *upstreamSets) conns() []*upstreamConn {
 	return conns
 }
 
-// follow makes the session serve the router's current upstreams. Unchanged upstreams are not
-// affected. A session with one upstream follows only that one, to another host.
-func (s *session) follow() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.phase >= closing {
-		return
-	}
-	served := s.router.current() // under the lock, so that no older set replaces a newer one
-	if !s.upstreams.follows {
-		held := s.upstreams.legacy.Load().conns[0].up
-		now := served.named(held.Name)
-		if now == nil || now.Link == held.Link {
-			return
-		}
-		served = now.alone()
-	}
-	s.upstreams.changing.Lock()
-	defer s.upstreams.changing.Unlock()
-	if added, differs := s.upstreams.followLocked(&s.upstreams.legacy, served); differs {
-		s.announce(added)
-	}
-	if s.upstreams.modern.Load() != nil {
-		s.upstreams.followLocked(&s.upstreams.modern, served)
-		s.subscriptions.Follow()
-	}
-}
-
-// followLocked replaces an upstream set by one of served, and hangs up removed upstreams. It
-// returns the new upstream connections, and whether clients see other upstreams or names.
-func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *configured) (added []*upstreamConn, differs bool) {
-	old := at.Load()
-	next := &upstreamSet{configured: served, s: sets.s, era: old.era, replaced: make(chan struct{})}
-	gone := make(map[string]*upstreamConn, len(old.conns))
-	for _, u := range old.conns {
-		gone[u.up.Name] = u
-	}
-	for i := range served.upstreams {
-		up := &served.upstreams[i]
-		u := gone[up.Name]
-		if u != nil && u.serves(up) {
-			delete(gone, up.Name)
-		} else {
-			u = newUpstreamConn(next, up)
-			added = append(added, u)
-		}
-		next.conns = append(next.conns, u)
-	}
-	at.Store(next)
-	close(old.replaced)
-	for _, u := range gone {
-		sets.s.removeLocked(u)
-	}
-	g := sets.s.grant()
-	return added, !old.visibleTo(g).equal(next.visibleTo(g))
-}
-
 // equal reports whether clients see the same upstreams under the same names.
 func (set *upstreamSet) equal(other *upstreamSet) bool {
 	return slices.Equal(set.conns, other.conns) && slices.Equal(set.prefixes, other.prefixes)
 }
-
-// serves reports whether a new connection to the upstream would be the same.
-func (u *upstreamConn) serves(up *Upstream) bool {
-	return u.up.Name == up.Name && u.up.Link == up.Link &&
-		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout && u.up.IdleStop == up.IdleStop &&
-		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny)
-}
-
-// removeLocked hangs up an upstream that is no longer served, which settles its calls, and makes
-// all concerns forget it.
-func (s *session) removeLocked(u *upstreamConn) {
-	u.hangUp(jsonrpc.CauseChanged)
-	s.tasks.Forget(u)
-	s.clientTasks.Forget(u)
-	s.readers.Forget(u)
-	s.resourceSubs.Forget(u)
-}
-
-// relinked is called when a lost link to upstreams is back. They may have changed without a
-// notification.
-func (s *session) relinked(names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.phase >= closing {
-		return
-	}
-	var legacy, modern []*upstreamConn
-	for _, u := range s.upstreams.conns() {
-		switch {
-		case !slices.Contains(names, u.up.Name), !s.grant().Sees(u.up.Name) && u.era == mcp.Legacy:
-		case u.era == mcp.Modern:
-			modern = append(modern, u)
-		default:
-			legacy = append(legacy, u)
-		}
-	}
-	after := rand.N(reopenWithin)
-	for _, u := range modern {
-		s.subscriptions.Returned(u, after)
-	}
-	if len(legacy) == 0 {
-		return
-	}
-	s.announce(legacy)
-	for _, u := range legacy {
-		if s.resourceSubs.Of(u) != nil {
-			u.reopenSoon()
-		}
-	}
-}
-
-// announce notifies the client to list again, because of these upstreams or of removed ones.
-func (s *session) announce(conns []*upstreamConn) {
-	s.lists.Announce(listsOf(conns))
-}
-
-// reopenWithin is the time over which sessions spread the opening of their streams when a link is
-// back.
-const reopenWithin = 500 * time.Millisecond
 
 // filter returns the upstreams that are as asked for.
 func (set *upstreamSet) filter(are func(*upstreamConn) bool) (found []*upstreamConn) {
@@ -238,4 +112,42 @@ func (set *upstreamSet) filter(are func(*upstreamConn) bool) (found []*upstreamC
 		}
 	}
 	return found
+}
+
+// visibleTo returns the upstream set as a client sees it, without the upstreams that have nothing
+// for it. All clients with the same visibility get the same set.
+func (set *upstreamSet) visibleTo(g *policy.Grant) *upstreamSet {
+	if g == nil {
+		return set
+	}
+	if seen, ok := set.byVisibility.Load(g.Visibility()); ok {
+		return seen.(*upstreamSet)
+	}
+	seen, _ := set.byVisibility.LoadOrStore(g.Visibility(), set.without(func(u *upstreamConn) bool { return !g.Sees(u.up.Name) }))
+	return seen.(*upstreamSet)
+}
+
+// without returns the set without some upstreams. Names keep their prefixes.
+func (set *upstreamSet) without(hidden func(*upstreamConn) bool) *upstreamSet {
+	if !slices.ContainsFunc(set.conns, hidden) {
+		return set
+	}
+	less := &upstreamSet{configured: &configured{unknown: set.unknown, complete: set.complete, settled: set.settled}, s: set.s, era: set.era,
+		replaced: set.replaced, several: len(set.conns) > 1}
+	for i, u := range set.conns {
+		if !hidden(u) {
+			less.conns = append(less.conns, u)
+			less.upstreams = append(less.upstreams, set.upstreams[i])
+			less.prefixes = append(less.prefixes, set.prefixes[i])
+		}
+	}
+	return less
+}
+
+// prefix returns the prefix of the i-th upstream's list. URIs have none.
+func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
+	if k.IsNamed() {
+		return set.prefixes[i]
+	}
+	return ""
 }

@@ -1,0 +1,68 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// An Upstream is the router's configuration of one upstream server.
+type Upstream struct {
+	Name string // [A-Za-z0-9_-]{1,32} without "__"
+	Link string // to its host; "" for an upstream in this process. The same name at another host is another upstream
+
+	// Prefix comes before "__" in exposed names, whatever the Router's Naming says. "" makes them
+	// bare, nil follows Naming.
+	Prefix *string
+
+	StartTimeout   time.Duration // bounds the wait of initialize; zero means 30 s
+	RequestTimeout time.Duration // without an answer, progress or an open server request; zero means none
+	IdleStop       time.Duration // without use, after which its stream is closed until it is needed; zero: never
+
+	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
+
+	// Lazy means that a session with several upstreams starts this one when something needs it, and
+	// takes its description and lists from the catalog until then.
+	Lazy   bool
+	Shared bool   // all sessions use one server, so that a change of its lists is one for all
+	Digest string // of its configuration, for the catalog; "": what it lists is not kept between runs
+}
+
+// allows reports whether clients may see and call a tool.
+func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
+
+// alone returns a configuration with only this upstream, with bare names.
+func (u *Upstream) alone() *configured {
+	return &configured{upstreams: []Upstream{*u}, prefixes: []string{""}, complete: true, settled: true}
+}
+
+// Unknown are the upstreams behind a link that has never been up.
+type Unknown struct {
+	Link   string
+	End    jsonrpc.ClosedError // for requests that only they could answer; its words follow the link's name
+	Failed bool                // the link did not come up, so nothing waits for it
+}
+
+// configured are the upstreams of a router at one time. It is immutable.
+type configured struct {
+	upstreams []Upstream
+	prefixes  []string // of their exposed names, with the separator; "" for bare ones
+	unknown   []Unknown
+	complete  bool          // all upstreams are known
+	settled   bool          // no unknown upstream is worth waiting for
+	replaced  chan struct{} // closed when there is a newer configuration
+}
+
+// sole reports whether there is one upstream, which describes itself, or none.
+func (c *configured) sole() bool { return len(c.upstreams) < 2 && c.complete }
+
+// named returns the upstream with a name, nil for none.
+func (c *configured) named(name string) *Upstream {
+	i := slices.IndexFunc(c.upstreams, func(u Upstream) bool { return u.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.upstreams[i]
+}

@@ -1,0 +1,186 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// forward sends the request to an upstream, with its own id and progress token. The edits apply to
+// the request's params.
+func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
+	n := r.notes
+	if err := n.Err(mcp.InMeta, mcp.Token); err != nil {
+		s.fail(r, jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	if err := r.checkOwner(u); err != nil {
+		s.fail(r, err)
+		return
+	}
+	if len(r.others) > 0 && !s.keep(r, r.msg.Size()) {
+		s.fail(r, jsonrpc.Overloaded(u.up.Name))
+		return
+	}
+	if !r.Open() {
+		return // cancelled meanwhile
+	}
+	a, cold := u.enterFor(n)
+	c := u.newCall(a, r.Method)
+	c.request, c.Done, c.Works = r, c.settle, true
+	r.mu.Lock()
+	cold = cold && r.sent == nil // else the client was told
+	r.sent = c
+	c.timeout.start(c)
+	r.mu.Unlock()
+	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
+	if n.Has(mcp.Token) {
+		c.token = bytes.Clone(n.Raw(mcp.Token))
+		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
+		if cold && u.lists.IsLazy() {
+			time.AfterFunc(startPatience, func() { c.tellStart(a) })
+		}
+	}
+	if r.began != 0 { // hooks are set
+		c.listed = r.listedBy(u)
+	}
+	params, told := c.traced(r.trace, r.msg.Params, n)
+	m := &jsonrpc.Message{Params: jsonrpc.Replace(params, append(edits, told...)...), Extra: r.msg.Extra}
+	if len(r.others) == 0 {
+		r.msg, r.notes = nil, nil
+	}
+	err := r.Forward(c.Call, m)
+	a.leave()
+	if err != nil && err != peer.ErrCancelled {
+		// In a goroutine, because it waits for room.
+		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) })
+	}
+}
+
+// settle answers c, which was taken out of its upstream connection's table.
+func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
+	if lost != nil {
+		c.answered(jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name)))
+		return
+	}
+	c.conn.noteAnswer(answer)
+	c.answered(answer)
+}
+
+// answered answers the request of c, or asks the next upstream if this one does not have the
+// resource.
+func (c *call) answered(answer *jsonrpc.Message) {
+	r, s := c.request, c.conn.s
+	if len(r.others) > 0 && answer.Error != nil && lacksResource(answer.Error) {
+		next := r.others[0]
+		r.others = r.others[1:]
+		s.forward(r, next)
+		return
+	}
+	if r.era == mcp.Modern {
+		s.settle(r, r.checked(c.conn, answer))
+		return
+	}
+	s.settle(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+}
+
+// lacksResource reports whether an error means that the upstream does not have a resource, or never
+// got the request, so that another one may have it. Any other error comes from the upstream that
+// has it. Servers without a code for it send 0.
+func lacksResource(text json.RawMessage) bool {
+	raw, err := jsonrpc.Member(text, "code")
+	if err != nil {
+		return false
+	}
+	switch code, _ := strconv.Atoi(string(raw)); code {
+	case jsonrpc.CodeResourceNotFound, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound, 0:
+		return true
+	}
+	data := jsonrpc.ReadErrorData(text)
+	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
+}
+
+// whoAnswers asks upstreams in turn and returns the first one that returns a result. If there is
+// none, it answers r with the first error that is not "unknown", else with the last error.
+func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
+	var refusal *jsonrpc.Message
+	vague := false
+	for _, u := range conns {
+		answer := u.askWithin(ctx, method, params)
+		switch {
+		case ctx.Err() != nil:
+			return nil // r was taken
+		case answer.Error == nil:
+			return u
+		}
+		if refusal == nil || vague {
+			refusal, vague = r.checked(u, answer), lacksResource(answer.Error)
+		}
+	}
+	s.settle(r, refusal)
+	return nil
+}
+
+// askWithin is ask with the list timeout, after which the answer is an error.
+func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
+	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
+	defer cancel()
+	answer, err := u.ask(ctx, method, params)
+	if err != nil {
+		return jsonrpc.NewError(jsonrpc.ID{}, jsonrpc.TimedOut(u.up.Name))
+	}
+	return answer
+}
+
+// start starts the timeout of a call to an upstream with one.
+func (t *timeout) start(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if d := c.conn.up.RequestTimeout; d > 0 {
+		t.timer = time.AfterFunc(d, func() { c.conn.s.expire(c) })
+	}
+}
+
+// expire settles the request of a call whose upstream took too long, and cancels the call there. A
+// timeout is not a close: the upstream stays.
+func (s *session) expire(c *call) {
+	r := c.request
+	if r.call() != c || c.timeout.isSuspended() || !s.take(r) {
+		return
+	}
+	c.giveUp(r.takeUse(), mcp.Cancellation(c.ID, "timeout"))
+	s.deliver(r, jsonrpc.NewError(r.ID, jsonrpc.TimedOut(c.conn.up.Name)), r.AnswerWhenRoom)
+}
+
+// startPatience is how long the start of an upstream may take before a client that waits for it is
+// told.
+const startPatience = time.Second
+
+// tellStart tells a client that asked for progress that its call waits for the start of the
+// upstream, unless the call is over. The progress is -1, because it must increase with each
+// notification, and that of the server may begin with 0. No version of the protocol has a minimum.
+func (c *call) tellStart(a *attempt) {
+	u := c.conn
+	starting := u.s.router.Starting // in the modern era, which has no initialize, the session does not know
+	known := starting != nil && starting(u.up.Name)
+	u.mu.Lock()
+	cold := !a.heard && (!a.ready || known)
+	u.mu.Unlock()
+	if !cold {
+		return
+	}
+	c.timeout.mu.Lock()
+	defer c.timeout.mu.Unlock() // so that progress of the server comes later
+	if !c.timeout.extended {
+		c.request.Tell(jsonrpc.NewNotification(mcp.MethodProgress, jsonrpc.Set(nil,
+			jsonrpc.Value{Key: "progressToken", Text: c.token}, jsonrpc.Value{Key: "progress", Text: []byte("-1")},
+			jsonrpc.Value{Key: "message", Text: jsonrpc.Quote("starting " + u.up.Name)})))
+	}
+}

@@ -1,0 +1,86 @@
+package session
+
+import (
+	"encoding/json"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// notified handles a notification of the client. It ignores cancellations of unknown, settled or
+// invalid ids, and of initialize, which must not be cancelled (2025-11-25
+// basic/utilities/cancellation).
+func (s *session) notified(m *jsonrpc.Message) {
+	if m.Method == mcp.MethodCancelled || !s.admitsNotification(m) {
+		return
+	}
+	n := mcp.Read(m)
+	if claim, err := n.Claim(); s.ofPrincipal || err == nil && claim.Claimed {
+		s.modernNotified(m)
+		return
+	}
+	switch m.Method {
+	case mcp.MethodInitialized:
+		s.clientReady()
+	case mcp.MethodProgress:
+		s.taskProgress(m, n)
+	case mcp.MethodRootsChanged:
+		s.rootsChanged(m)
+	case mcp.MethodTaskStatus:
+		s.clientTaskStatus(m, n)
+	default:
+		if u := s.soleOf(mcp.Legacy, m); u != nil {
+			u.tell(m)
+			return
+		}
+		s.drop("no owner", m)
+	}
+}
+
+// clientProgress routes progress on a server request to the upstream that asked.
+func (s *session) clientProgress(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) {
+	if !s.admitsNotification(m) {
+		return
+	}
+	sr, notes := c.Value.(*serverRequest), mcp.Read(m)
+	token := sr.token
+	id, _ := notes.ID(mcp.Key)
+	if _, ok := id.Int(); !ok { // it only looks like one of the session's
+		token = nil
+	}
+	s.progressTo(sr.conn, token, m, notes)
+}
+
+// taskProgress is clientProgress for a server request that has become a task.
+func (s *session) taskProgress(m *jsonrpc.Message, notes *mcp.Notes) {
+	id, _ := notes.ID(mcp.Key)
+	n, _ := id.Int()
+	x := s.clientTasks.GetByToken(tokenKey{N: n})
+	s.progressTo(x.Conn, x.Token, m, notes)
+}
+
+func (s *session) progressTo(u *upstreamConn, token json.RawMessage, m *jsonrpc.Message, notes *mcp.Notes) {
+	if token == nil {
+		s.drop("progress without a server request", m)
+		return
+	}
+	edits := append(catalog.Renaming(notes, mcp.RelatedTaskID, u.ownTask), jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
+	u.tell(&jsonrpc.Message{Method: m.Method, Params: jsonrpc.Replace(m.Params, edits...), Extra: m.Extra})
+}
+
+// clientTaskStatus forwards the client's status of one of its tasks to the upstream that asked for
+// it.
+func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
+	id, ended := catalog.NotedTask(n)
+	u := s.clientTasks.Get(id).Conn
+	if u == nil {
+		s.drop("task status without a task", m)
+		return
+	}
+	if ended {
+		s.clientTasks.End(u, id)
+	}
+	u.tell(m)
+}

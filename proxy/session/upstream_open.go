@@ -1,0 +1,318 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+)
+
+// openLocked returns the current attempt, and begins one if there is none. After hangUp it returns
+// an attempt that has ended.
+func (u *upstreamConn) openLocked() *attempt {
+	if u.closed {
+		a := u.newAttempt()
+		a.ended, a.err = true, u.lost(u.gone)
+		a.peer.End(u.gone)
+		close(a.started)
+		return a
+	}
+	if u.attempt == nil || u.attempt.ended {
+		a := u.newAttempt()
+		if u.restsLocked() {
+			a.after = u.attempt
+			u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // as in ended
+		}
+		u.attempt = a
+		u.s.wg.Go(func() { u.run(a) })
+	}
+	return u.attempt
+}
+
+func (u *upstreamConn) newAttempt() *attempt {
+	a := &attempt{started: make(chan struct{}), closed: make(chan struct{})}
+	a.peer = peer.New(peer.Options{
+		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
+		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.router.queueBytes()}, Full: u.queueFull,
+		Sent: observeSent, Over: observeOver,
+		Request:   func(r *peer.Request) { u.asked(a, r) },
+		Cancelled: u.questionCancelled,
+		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },
+		Progress:  func(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) { u.notified(incoming{a: a, m: m, of: c}) },
+		Invalid:   func(bad *jsonrpc.InvalidError) { u.log.Debug("unusable message from upstream", "err", bad) },
+		Refuse:    peer.DropDuplicates,
+		Dropped: func(_ string, m *jsonrpc.Message) {
+			u.noteAnswer(m)
+			u.answeredLate(m.ID)
+			u.s.drop("unknown or late answer from upstream", m)
+		},
+	})
+	if u.era == mcp.Legacy {
+		a.peer.Hold(afterInitialize)
+	}
+	return a
+}
+
+// maxQueue bounds the messages that wait for one upstream to read, because reading from the client
+// never stops for it.
+const maxQueue = 8192
+
+// queueFull logs a message that was dropped because the queue was full.
+func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
+	u.log.Log(u.s.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
+}
+
+// answeredLate ends the count of an abandoned call.
+func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
+	n, ok := id.Answered()
+	if !ok || u.s.router.Policies == nil {
+		return
+	}
+	u.abandoned.answered(n)
+}
+
+// open is openLocked without the lock.
+func (u *upstreamConn) open() *attempt {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.openLocked()
+}
+
+// WakeUp opens the stream if necessary, and reports whether the upstream is ready.
+func (u *upstreamConn) WakeUp() (ready bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.openLocked().ready
+}
+
+// Start opens the stream if necessary and waits until the upstream has answered initialize. It
+// returns the error for those who need the upstream.
+func (u *upstreamConn) Start(ctx context.Context) *jsonrpc.Error {
+	return u.await(ctx, u.open())
+}
+
+// await is Start for an existing attempt.
+func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
+	select {
+	case <-a.started:
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return a.err
+	case <-ctx.Done():
+		return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}) // the start goes on
+	}
+}
+
+// run owns the stream of one attempt.
+func (u *upstreamConn) run(a *attempt) {
+	if a.after != nil { // the host may wait for the end of its server
+		<-a.after.closed
+		a.after = nil
+	}
+	err := u.stream(a)
+	close(a.closed)
+	u.end(a, err)
+}
+
+// stream opens a stream for a and returns how it ended.
+func (u *upstreamConn) stream(a *attempt) error {
+	conn, err := u.s.router.Dial(u.ctx, u.up.Name, u.s.key, u.era)
+	u.mu.Lock()
+	u.reached = err == nil
+	u.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn = u.tapped(conn)
+	if err := u.adopt(a, conn); err != nil {
+		return err
+	}
+	return a.peer.Run(context.Background(), conn)
+}
+
+// adopt makes conn the stream of a. A stream of the legacy era begins with initialize, which holds
+// back everything else. A stream of the modern era is ready.
+func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return jsonrpc.ErrClosed
+	}
+	a.conn = conn
+	if u.era == mcp.Modern {
+		u.dropLogged.Store(false)
+		u.lists.Started()
+		a.ready = true
+		close(a.started)
+		u.watchLocked(a)
+		u.s.subscriptions.Resume(u)
+		return nil
+	}
+	params, _ := u.s.handshake.said()
+	c := u.newCall(a, mcp.MethodInitialize)
+	c.Room = &a.first
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		if lost == nil {
+			u.initialized(a, answer)
+		}
+	}
+	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
+}
+
+// ended marks a as ended before anything of it is settled, so that later requests open another
+// stream. It returns the end for clients.
+func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	end = a.toldAs(end)
+	if a.rests { // restLocked has ended it, and another stream may be open
+		return end
+	}
+	a.ended = true
+	if a.look != nil {
+		a.look.Stop()
+	}
+	if !a.ready {
+		a.err = u.lost(end)
+		close(a.started)
+	}
+	u.held.clear()
+	if u.s.ctx.Err() == nil { // otherwise this side has left, and the server may continue
+		u.abandoned.end()
+	}
+	u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may have other lists
+	return end
+}
+
+// end settles all calls and requests of the stream of a.
+func (u *upstreamConn) end(a *attempt, err error) {
+	said := *jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
+	mine := said
+	end := u.ended(a, &mine)
+	inFlight, _ := a.peer.Open()
+	u.observeEnd(&said, end, inFlight)
+	u.log.Debug("stream ended", "cause", end.Cause.String(), "event", end.Event, "err", err, "in_flight", inFlight)
+	a.peer.End(end)
+}
+
+// enter returns the current attempt, and begins one if there is none. The attempt does not rest
+// until the caller, which is about to send something, calls leave.
+func (u *upstreamConn) enter() *attempt {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.enterLocked()
+}
+
+// enterFor is enter for a request of the client, which may return to a suspended call. cold means that
+// the upstream has not answered anything yet.
+func (u *upstreamConn) enterFor(n *mcp.Notes) (a *attempt, cold bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.resumedLocked(n)
+	a = u.enterLocked()
+	return a, !a.heard
+}
+
+func (u *upstreamConn) enterLocked() *attempt {
+	a := u.openLocked()
+	a.entered.Add(1)
+	return a
+}
+
+// tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
+// queue is full, m is dropped with a warning, because the upstream has not read for long.
+func (u *upstreamConn) tell(m *jsonrpc.Message) {
+	u.mu.Lock()
+	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
+		u.mu.Unlock()
+		return
+	}
+	a := u.enterLocked()
+	u.mu.Unlock()
+	a.peer.Send(m)
+	a.leave()
+}
+
+// ask makes a call of the session itself and waits for the answer, which may be a connection-closed
+// error. It starts the upstream if necessary. If ctx ends first, ask cancels the call and returns
+// the error of ctx.
+func (u *upstreamConn) ask(ctx context.Context, method string, params json.RawMessage) (*jsonrpc.Message, error) {
+	return u.askFor(ctx, nil, method, params)
+}
+
+// askFor is ask with a function for the notifications that belong to the call.
+func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), method string, params json.RawMessage) (*jsonrpc.Message, error) {
+	answers := make(chan *jsonrpc.Message, 1)
+	a := u.enter()
+	c := u.newCall(a, method)
+	c.onNotification = told
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		if lost != nil {
+			answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
+		} else {
+			u.noteAnswer(answer)
+		}
+		answers <- answer
+	}
+	err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params)})
+	a.leave()
+	if err != nil {
+		return jsonrpc.NewError(c.ID, u.unsent(err)), nil
+	}
+	select {
+	case answer := <-answers:
+		return answer, nil
+	case <-ctx.Done():
+	}
+	c.Cancel("no longer needed")
+	return nil, context.Cause(ctx)
+}
+
+// unsent returns the error of a call that its Peer could not send.
+func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
+	if err == jsonrpc.ErrFull {
+		return jsonrpc.Overloaded(u.up.Name)
+	}
+	u.mu.Lock()
+	gone := u.gone
+	u.mu.Unlock()
+	if gone != nil { // hung up since it was opened
+		err = gone
+	}
+	return u.lost(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
+}
+
+// reopenSoon opens the stream to an upstream at which the client has subscriptions, to replay them,
+// when its link is back.
+func (u *upstreamConn) reopenSoon() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.reopening {
+		return
+	}
+	u.reopening = true
+	u.s.wg.Go(func() {
+		timer := time.NewTimer(rand.N(reopenWithin))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-u.ctx.Done():
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.reopening = false
+		if u.ctx.Err() == nil {
+			u.openLocked()
+		}
+	})
+}
+
+// reopenWithin is the time over which sessions spread the opening of their streams when a link is
+// back.
+const reopenWithin = 500 * time.Millisecond
