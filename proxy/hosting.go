@@ -350,3 +350,42 @@ func (l *localLink) keep(ctx context.Context) {
 const pauseBefore = 100 * time.Millisecond
 
 func (l *localLink) wait() { l.wg.Wait() }
+
+// availabilityOf returns the states of upstreams for clients by name: that of the most available server.
+func availabilityOf(servers []upstream.Status) map[string]string {
+	ranks := []string{"", observe.Failing, observe.Starting, observe.Running}
+	all := make(map[string]string)
+	for _, s := range servers {
+		now := ""
+		switch {
+		case s.State == upstream.StateRunning:
+			now = observe.Running
+		case s.State == upstream.StateStarting:
+			now = observe.Starting
+		case s.Failed > 0:
+			now = observe.Failing
+		}
+		if slices.Index(ranks, now) > slices.Index(ranks, all[s.Upstream]) {
+			all[s.Upstream] = now
+		}
+	}
+	return all
+}
+
+// openStore returns the store of what servers list.
+func openStore(cfg *config.Config, o Options) *lists.Store {
+	dir := cmp.Or(cfg.CacheDir, o.CacheDir)
+	if dir == "" {
+		return lists.NoStore()
+	}
+	store, err := lists.OpenStore(dir)
+	switch {
+	case err == nil:
+		return store
+	case cfg.CacheDir != "":
+		o.Log.Warn("cacheDir cannot be used, so lists are not kept between runs", "err", err)
+	default:
+		o.Log.Debug("no cache directory, so lists are not kept between runs", "err", err)
+	}
+	return lists.NoStore()
+}

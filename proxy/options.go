@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
@@ -18,7 +20,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
-	"golang.org/x/time/rate"
 )
 
 // Options are what a configuration does not have. The zero value is ready to use.

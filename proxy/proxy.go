@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -24,7 +23,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
-	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
@@ -134,24 +132,6 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 	}
 	r.Several.Store(several(cfg))
 	return r
-}
-
-// openStore returns the store of what servers list.
-func openStore(cfg *config.Config, o Options) *lists.Store {
-	dir := cmp.Or(cfg.CacheDir, o.CacheDir)
-	if dir == "" {
-		return lists.NoStore()
-	}
-	store, err := lists.OpenStore(dir)
-	switch {
-	case err == nil:
-		return store
-	case cfg.CacheDir != "":
-		o.Log.Warn("cacheDir cannot be used, so lists are not kept between runs", "err", err)
-	default:
-		o.Log.Debug("no cache directory, so lists are not kept between runs", "err", err)
-	}
-	return lists.NoStore()
 }
 
 // several reports whether clients may be different principals.
@@ -383,12 +363,6 @@ type inProgram struct{ *jsonrpc.PipeConn }
 
 // Transport names the transport for operators.
 func (inProgram) Transport() string { return "program" }
-
-// Refresh asks all upstreams for their lists again, and returns when all have answered or ctx ends.
-func (p *Proxy) Refresh(ctx context.Context) {
-	p.start()
-	p.router.Learn(ctx, mostTrials)
-}
 
 // Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are
 // missing only if there is no other client.

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 )
@@ -216,3 +218,30 @@ func (r *required) greet(ctx context.Context, name string) (*attached, *Client, 
 
 // requiredKey is the session key of the trials, different from those of clients.
 var requiredKey = mcp.ConnectionKey("required", "")
+
+// A learnFunc is [session.Router.LearnFrom].
+type learnFunc func(ctx context.Context, upstream string, start func() (json.RawMessage, lists.AskFunc, error)) (*lists.Entry, error)
+
+// start starts an upstream for a client that only looks, and keeps what it says; nil keeps nothing. If somebody else
+// is doing that already, start waits, and returns what that one found. The caller closes the client.
+func (keep learnFunc) start(ctx context.Context, upstream string, start func() (*Client, error)) (client *Client, other *lists.Entry, err error) {
+	if keep == nil {
+		client, err = start()
+		return client, nil, err
+	}
+	started, failed := false, error(nil)
+	other, err = keep(ctx, upstream, func() (json.RawMessage, lists.AskFunc, error) {
+		started = true
+		if client, failed = start(); failed != nil {
+			return nil, nil, failed
+		}
+		return client.Hello, client.ask, nil
+	})
+	if started {
+		return client, nil, failed // and not the failure of a list
+	}
+	if refused, ok := errors.AsType[*lists.AnswerError](err); ok {
+		err = answerError(refused.Wire)
+	}
+	return nil, other, err
+}

@@ -326,27 +326,6 @@ func (p *Proxy) connectInfo(who *identity.Identity, r *http.Request, publicURL s
 	return told
 }
 
-// availabilityOf returns the states of upstreams for clients by name: that of the most available server.
-func availabilityOf(servers []upstream.Status) map[string]string {
-	ranks := []string{"", observe.Failing, observe.Starting, observe.Running}
-	all := make(map[string]string)
-	for _, s := range servers {
-		now := ""
-		switch {
-		case s.State == upstream.StateRunning:
-			now = observe.Running
-		case s.State == upstream.StateStarting:
-			now = observe.Starting
-		case s.Failed > 0:
-			now = observe.Failing
-		}
-		if slices.Index(ranks, now) > slices.Index(ranks, all[s.Upstream]) {
-			all[s.Upstream] = now
-		}
-	}
-	return all
-}
-
 // pages returns the URLs of the page for operators, for a browser that used that host. Without a token there are none,
 // because on TCP the page could show nothing.
 func (o *operators) pages(host string) []string {

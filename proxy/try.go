@@ -3,8 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
-	"errors"
 	"sync"
 	"time"
 
@@ -82,29 +80,8 @@ func found(tr *ops.Trial, e *lists.Entry) {
 	tr.Stderr = nil
 }
 
-// A learnFunc is [session.Router.LearnFrom].
-type learnFunc func(ctx context.Context, upstream string, start func() (json.RawMessage, lists.AskFunc, error)) (*lists.Entry, error)
-
-// start starts an upstream for a client that only looks, and keeps what it says; nil keeps nothing. If somebody else
-// is doing that already, start waits, and returns what that one found. The caller closes the client.
-func (keep learnFunc) start(ctx context.Context, upstream string, start func() (*Client, error)) (client *Client, other *lists.Entry, err error) {
-	if keep == nil {
-		client, err = start()
-		return client, nil, err
-	}
-	started, failed := false, error(nil)
-	other, err = keep(ctx, upstream, func() (json.RawMessage, lists.AskFunc, error) {
-		started = true
-		if client, failed = start(); failed != nil {
-			return nil, nil, failed
-		}
-		return client.Hello, client.ask, nil
-	})
-	if started {
-		return client, nil, failed // and not the failure of a list
-	}
-	if refused, ok := errors.AsType[*lists.AnswerError](err); ok {
-		err = answerError(refused.Wire)
-	}
-	return nil, other, err
+// Refresh asks all upstreams for their lists again, and returns when all have answered or ctx ends.
+func (p *Proxy) Refresh(ctx context.Context) {
+	p.start()
+	p.router.Learn(ctx, mostTrials)
 }

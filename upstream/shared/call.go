@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -18,26 +19,6 @@ const (
 	// their tasks expire.
 	maxKeptCalls = 1024
 )
-
-// A memberCall is a request to the server of a session, either from a client or our own.
-type memberCall struct {
-	*peer.Call
-
-	// Static once it is sent.
-	member  *member         // the client that sent it, or on whose behalf it is made; nil for our own calls
-	request *peer.Request   // of the client
-	token   json.RawMessage // the client's progress token, as it came; nil for none
-	creates bool            // the client asks for a task
-	listens bool            // modern: it is subscriptions/listen
-	logs    int             // modern: the lowest level of log messages that it wants; zero for none
-
-	// Guarded by session.mu.
-	kept  bool // abandoned and not cancelled: see maxKeptCalls
-	quiet bool // kept only for the task that it may create
-}
-
-// callOf returns the memberCall of a Call to a session's server.
-func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
 
 // forward forwards a request. It blocks until the queue has room.
 func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edit) {
@@ -263,4 +244,104 @@ func (m *member) owns(id string) bool {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	return m.s.tasks.owns(m, id)
+}
+
+// listenResult returns an answer with the client's own subscription id.
+func listenResult(c *memberCall, m *jsonrpc.Message) *jsonrpc.Message {
+	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.request.ID.Raw()})
+	return &jsonrpc.Message{Result: result, Extra: m.Extra}
+}
+
+var noResult = json.RawMessage(`{}`)
+
+// gaveUpLocked records that the server may still work on an abandoned call of m.
+func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
+	s.gaveUp.add(m.holder.Who)
+	if c.listens { // servers neither log nor ask because of it
+		return
+	}
+	m.gaveUp = time.Now()
+	if m.gone {
+		s.leftLocked(m)
+	}
+}
+
+// ask makes a call of our own. It does not wait for room.
+func (s *sharedSession) ask(method string, params json.RawMessage, then func(answer *jsonrpc.Message)) {
+	s.askFor(nil, nil, method, params, then)
+}
+
+// askFor is ask on behalf of a client's request; both are nil for none.
+func (s *sharedSession) askFor(m *member, r *peer.Request, method string, params json.RawMessage,
+	then func(answer *jsonrpc.Message),
+) {
+	c := &memberCall{Call: s.server.NewCall(method), member: m, request: r}
+	c.Value, c.Room = c, &s.own
+	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
+		if lost == nil {
+			then(answer)
+		}
+	}
+	if at := mcp.ReadParams(method, params).At(mcp.Token); !at.IsZero() { // a client's token could equal one of ours
+		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
+	}
+	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session has ended, so have all waiting requests
+}
+
+// askLevel asks the server for the log level that clients want.
+func (s *sharedSession) askLevel(wanted int) {
+	for m := range s.members {
+		if m.level != 0 {
+			m.sent.Store(true)
+		}
+	}
+	s.ask(mcp.MethodSetLevel, mcp.LevelParams(wanted), func(answer *jsonrpc.Message) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.level.answered(wanted, answer)
+	})
+}
+
+// othersGaveUpLocked reports whether another client than m has recently abandoned a call: a client of the same
+// principal within the time same, others within peer.FadeFor.
+func (s *sharedSession) othersGaveUpLocked(m *member, same time.Duration) bool {
+	late := func(who string, at time.Time) bool {
+		within := peer.FadeFor
+		if who == m.holder.Who {
+			within = same
+		}
+		return time.Since(at) < within
+	}
+	for who, at := range s.left {
+		if late(who, at) {
+			return true
+		}
+	}
+	for other := range s.members {
+		if other != m && late(other.holder.Who, other.gaveUp) {
+			return true
+		}
+	}
+	return false
+}
+
+// initialized handles the answer to initialize. If the server refuses, the session ends and counts as a failed
+// start.
+func (s *sharedSession) initialized(answer *jsonrpc.Message) {
+	if len(answer.Result) == 0 || answer.Result[0] != '{' {
+		s.stop(jsonrpc.CauseRefused)
+		return
+	}
+	capabilities, _ := jsonrpc.Member(answer.Result, "capabilities")
+	logging, _ := jsonrpc.Member(capabilities, "logging")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.welcome = answer.Result
+	s.level.ready, s.level.offered = true, logging != nil
+	s.server.Release(afterWelcome, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	for m := range s.members {
+		s.greetLocked(m)
+	}
+	s.level.bring()
+	s.idleLocked()
 }

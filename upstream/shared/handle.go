@@ -68,8 +68,6 @@ func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
 // pong answers a ping, which concerns this hop alone.
 func (m *member) pong(r *peer.Request, _ *mcp.Notes) { r.Respond(&jsonrpc.Message{Result: noResult}) }
 
-var noResult = json.RawMessage(`{}`)
-
 // setLevel records the log level that the client wants. It is answered when the server has accepted a level.
 func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
 	wants := levelIn(notes)

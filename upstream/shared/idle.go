@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"maps"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -60,4 +61,16 @@ func (s *sharedSession) endIdle() {
 func (s *sharedSession) retireLocked(cause jsonrpc.Cause) {
 	s.retired = true
 	s.stopLocked(cause)
+}
+
+// leftLocked remembers for peer.FadeFor when m, which has left, last abandoned a call.
+func (s *sharedSession) leftLocked(m *member) {
+	old := func(_ string, at time.Time) bool { return time.Since(at) >= peer.FadeFor }
+	maps.DeleteFunc(s.left, old)
+	if who := m.holder.Who; !old(who, m.gaveUp) && m.gaveUp.After(s.left[who]) {
+		if s.left == nil {
+			s.left = make(map[string]time.Time)
+		}
+		s.left[who] = m.gaveUp
+	}
 }

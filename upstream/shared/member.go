@@ -64,33 +64,6 @@ type member struct {
 	gaveUp  time.Time     // when it last abandoned a call
 }
 
-func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger) *member {
-	m := &member{c: c, log: log, room: jsonrpc.Room{Messages: memberQueue, Bytes: memberQueueBytes}}
-	m.peer = peer.New(peer.Options{
-		Name: upstream, Requests: maxMemberCalls, Apart: true,
-		Room: jsonrpc.Room{Messages: maxOut, Bytes: 2 * maxMessage}, Full: m.tooSlow,
-		Request: m.request, Notified: m.notified,
-	})
-	m.ctx, m.end = context.WithCancelCause(context.Background())
-	return m
-}
-
-// serve runs a member that has joined a session until its stream ends.
-func (m *member) serve(ctx context.Context) error {
-	defer m.end(nil)
-	stop := func(cause error) {
-		m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: m.wasSent(), Event: jsonrpc.NewEvent(), Err: cause})
-	}
-	defer context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })()
-	defer context.AfterFunc(m.s.forced, func() { stop(errStops) })()
-
-	err := m.peer.Run(m.ctx, m.c)
-	_, open := m.peer.Open()
-	m.s.leave(m, err)
-	m.tell(err, open)
-	return err
-}
-
 // tooSlow ends the stream of a client that does not read.
 func (m *member) tooSlow(*jsonrpc.Message) {
 	m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowMember, Delivered: true, Event: jsonrpc.NewEvent()})
@@ -150,4 +123,29 @@ func (m *member) countLocked(n int) {
 	if m.hello != nil {
 		m.s.level.wanting[m.wantsLocked()] += n
 	}
+}
+
+// greetLocked answers a client's initialize when both that and the server's answer have arrived.
+func (s *sharedSession) greetLocked(m *member) {
+	if m.hello != nil && s.welcome != nil && !m.ready {
+		m.hello.Respond(&jsonrpc.Message{Result: s.welcome})
+		m.ready = true
+	}
+}
+
+// elicitedLocked remembers that a client was given elicitations.
+func (s *sharedSession) elicitedLocked(m *member, ids ...string) {
+	if !m.gone {
+		s.elicited.add(m, ids...)
+	}
+}
+
+// atServer returns the clients' calls that were sent, oldest first.
+func (s *sharedSession) atServer() (sent []*memberCall) {
+	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner != nil }) {
+		if c.Sent() {
+			sent = append(sent, callOf(c))
+		}
+	}
+	return sent
 }

@@ -3,39 +3,15 @@ package shared
 import (
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // ErrTried is the end of a server on trial that turned out not to speak the era.
 var ErrTried = errors.New("it does not speak this era")
-
-// A modernServer is the additional state of a session in the modern era. All streams of an upstream share one
-// process or WebSocket there, whoever their clients are: only requests in flight belong to a connection.
-//
-// The first call is server/discover. As with initialize in the legacy era, other messages wait for its answer, so
-// that a server which fails to start has received nothing. A server is on trial while it is not known whether it
-// speaks the modern era; the answer decides.
-type modernServer struct {
-	// Static after construction.
-	pinned  bool   // configured as modern, whatever it answers
-	misread func() // called if the upstream turns out not to be modern
-
-	trial   atomic.Bool   // the era is not known yet
-	decided chan struct{} // closed when the fields below are set; of a trial alone
-	modern  bool
-	told    bool  // an answer decided it
-	err     error // why it was not decided
-
-	// Guarded by session.mu.
-	silence *timers.Timer // runs until server/discover is answered on trial
-	misfit  bool          // the session ends because the server speaks the other era
-}
 
 func newModernServer(up Upstream, trial bool) *modernServer {
 	m := &modernServer{pinned: up.Modern, misread: up.Misread, decided: make(chan struct{})}
@@ -96,12 +72,6 @@ func (s *sharedSession) listenCancelled(m *jsonrpc.Message) {
 		c.member.sent.Store(true)
 		c.request.Respond(listenResult(c, &jsonrpc.Message{Result: []byte(`{"resultType":"complete"}`)}))
 	}
-}
-
-// listenResult returns an answer with the client's own subscription id.
-func listenResult(c *memberCall, m *jsonrpc.Message) *jsonrpc.Message {
-	result := mcp.SetMeta(m.Result, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.request.ID.Raw()})
-	return &jsonrpc.Message{Result: result, Extra: m.Extra}
 }
 
 // logged routes a log message of a modern server. It belongs to a request, but does not name it. If only one

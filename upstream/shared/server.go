@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -163,42 +162,9 @@ func (s *sharedSession) onlyCallerLocked() (only *member, id jsonrpc.ID) {
 	return only, id
 }
 
-// othersGaveUpLocked reports whether another client than m has recently abandoned a call: a client of the same
-// principal within the time same, others within peer.FadeFor.
-func (s *sharedSession) othersGaveUpLocked(m *member, same time.Duration) bool {
-	late := func(who string, at time.Time) bool {
-		within := peer.FadeFor
-		if who == m.holder.Who {
-			within = same
-		}
-		return time.Since(at) < within
-	}
-	for who, at := range s.left {
-		if late(who, at) {
-			return true
-		}
-	}
-	for other := range s.members {
-		if other != m && late(other.holder.Who, other.gaveUp) {
-			return true
-		}
-	}
-	return false
-}
-
 // busyLocked reports whether any client has a call at the server.
 func (s *sharedSession) busyLocked() bool {
 	return slices.ContainsFunc(s.atServer(), func(c *memberCall) bool { return !c.quiet && !c.member.gone })
-}
-
-// atServer returns the clients' calls that were sent, oldest first.
-func (s *sharedSession) atServer() (sent []*memberCall) {
-	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner != nil }) {
-		if c.Sent() {
-			sent = append(sent, callOf(c))
-		}
-	}
-	return sent
 }
 
 // newest returns the id of m's newest request at the server, preferably one that the server works on; zero for
@@ -317,12 +283,6 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// dropLocked counts a message that could concern any of several clients.
-func (s *sharedSession) dropLocked(m *jsonrpc.Message) {
-	s.dropped++
-	s.log.Debug("message dropped: it could be for any of several clients", "method", m.Method)
-}
-
 // hearSaidLocked passes on a message of the server, except for log messages below the client's level.
 func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, level int) {
 	if !logs || level >= m.wantsLocked() {
@@ -359,11 +319,4 @@ func (s *sharedSession) taskStatus(m *jsonrpc.Message, of *peer.Call) {
 		s.tasks.end(s.tasks.byID[id])
 	}
 	owner.hearLocked(m, call)
-}
-
-// elicitedLocked remembers that a client was given elicitations.
-func (s *sharedSession) elicitedLocked(m *member, ids ...string) {
-	if !m.gone {
-		s.elicited.add(m, ids...)
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,32 +90,6 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterWelcome
 }
 
-func newSharedSession(forced context.Context, up Upstream, log *slog.Logger) *sharedSession {
-	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, ends: make(chan struct{}), members: make(map[*member]struct{})}
-	s.subs.Ask, s.level.ask = s.askSub, s.askLevel
-	o := peer.Options{
-		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropDuplicates, Apart: true,
-		Request: s.asked, Notified: s.notified,
-	}
-	if up.Idle > 0 {
-		o.Over = s.noteUse
-	}
-	s.server = peer.New(o)
-	s.server.Hold(afterWelcome)
-	return s
-}
-
-// run serves near, the stream to the server, until it has ended.
-func (s *sharedSession) run(near jsonrpc.Conn) {
-	err := s.server.Run(context.Background(), near)
-	close(s.ends)
-	s.ended(err)
-	s.server.End(err)
-	s.timers.End()
-	s.wg.Wait()
-	s.timers.Wait()
-}
-
 // stop ends the session after everything that is queued for the server. The server is stopped as that of any
 // closed stream. The members end when near does, and the restart state is up to date by then.
 func (s *sharedSession) stop(cause jsonrpc.Cause) {
@@ -130,54 +103,8 @@ func (s *sharedSession) stopLocked(cause jsonrpc.Cause) {
 	s.server.HalfClose(&jsonrpc.ClosedError{Cause: s.cause})
 }
 
-// ended ends all members, after what is queued for them.
-func (s *sharedSession) ended(err error) {
-	if s.modern != nil {
-		s.modernEnded(err)
-	}
-	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
-	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.cause.IsZero() && s.cause != end.Cause {
-		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == jsonrpc.CauseRefused
-	}
-	if s.modern != nil && s.modern.misfit {
-		end.Err = mcp.ErrOtherEra
-	}
-	s.over = true
-	for m := range s.members {
-		mine := *end
-		mine.Delivered = mine.Delivered && m.wasSent()
-		m.peer.Finish(&mine, flushTime)
-	}
-	s.stopIdleLocked()
-}
-
 // tell sends a message without waiting. There are never more than open calls and requests.
 func (s *sharedSession) tell(m *jsonrpc.Message) { s.server.SendIn(&s.own, m) }
-
-// ask makes a call of our own. It does not wait for room.
-func (s *sharedSession) ask(method string, params json.RawMessage, then func(answer *jsonrpc.Message)) {
-	s.askFor(nil, nil, method, params, then)
-}
-
-// askFor is ask on behalf of a client's request; both are nil for none.
-func (s *sharedSession) askFor(m *member, r *peer.Request, method string, params json.RawMessage,
-	then func(answer *jsonrpc.Message),
-) {
-	c := &memberCall{Call: s.server.NewCall(method), member: m, request: r}
-	c.Value, c.Room = c, &s.own
-	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
-		if lost == nil {
-			then(answer)
-		}
-	}
-	if at := mcp.ReadParams(method, params).At(mcp.Token); !at.IsZero() { // a client's token could equal one of ours
-		params = jsonrpc.Replace(params, jsonrpc.Edit{Span: at, With: c.ID.Raw()})
-	}
-	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session has ended, so have all waiting requests
-}
 
 // initialize makes the first call of a legacy session. It declares everything that any client may
 // support; [member.refuses] checks each client. It does not declare tasks, because a server's
@@ -185,122 +112,6 @@ func (s *sharedSession) askFor(m *member, r *peer.Request, method string, params
 func (s *sharedSession) initialize(then func(answer *jsonrpc.Message)) {
 	const all = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 	s.ask(mcp.MethodInitialize, mcp.InitializeParams([]byte(all), nil), then)
-}
-
-// initialized handles the answer to initialize. If the server refuses, the session ends and counts as a failed
-// start.
-func (s *sharedSession) initialized(answer *jsonrpc.Message) {
-	if len(answer.Result) == 0 || answer.Result[0] != '{' {
-		s.stop(jsonrpc.CauseRefused)
-		return
-	}
-	capabilities, _ := jsonrpc.Member(answer.Result, "capabilities")
-	logging, _ := jsonrpc.Member(capabilities, "logging")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.welcome = answer.Result
-	s.level.ready, s.level.offered = true, logging != nil
-	s.server.Release(afterWelcome, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
-	for m := range s.members {
-		s.greetLocked(m)
-	}
-	s.level.bring()
-	s.idleLocked()
-}
-
-// askLevel asks the server for the log level that clients want.
-func (s *sharedSession) askLevel(wanted int) {
-	for m := range s.members {
-		if m.level != 0 {
-			m.sent.Store(true)
-		}
-	}
-	s.ask(mcp.MethodSetLevel, mcp.LevelParams(wanted), func(answer *jsonrpc.Message) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.level.answered(wanted, answer)
-	})
-}
-
-// greetLocked answers a client's initialize when both that and the server's answer have arrived.
-func (s *sharedSession) greetLocked(m *member) {
-	if m.hello != nil && s.welcome != nil && !m.ready {
-		m.hello.Respond(&jsonrpc.Message{Result: s.welcome})
-		m.ready = true
-	}
-}
-
-// join makes m a member of s, unless that has ended.
-func (s *sharedSession) join(m *member) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over || s.retired {
-		return false
-	}
-	s.stopIdleLocked()
-	s.used.Store(time.Now().UnixNano())
-	m.s = s
-	s.members[m] = struct{}{}
-	return true
-}
-
-// leave cleans up after m, while the server stays. Each open call gets one stimulus: the one error as the answer
-// to a server request, which ends the calls that may wait for it, and a cancellation otherwise.
-func (s *sharedSession) leave(m *member, end error) {
-	s.mu.Lock()
-	m.gone = true
-	delete(s.members, m)
-	if s.tasks.running(m) {
-		m.gaveUp = time.Now()
-	}
-	s.leftLocked(m)
-	s.mu.Unlock()
-	m.peer.End(end) // refuses the server's requests and cancels the member's: see member.answered, memberCall.cancelled
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.over {
-		s.forgetLocked(m)
-	}
-	s.idleLocked()
-}
-
-// forgetLocked releases what m has besides calls.
-func (s *sharedSession) forgetLocked(m *member) {
-	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
-	if len(fading) > 0 {
-		s.timers.After(peer.FadeFor, func() { s.cancelLate(fading) })
-	}
-	for _, id := range s.tasks.leave(m) {
-		s.cancelTask(id)
-	}
-	s.elicited.leave(m)
-	s.subs.ReleaseAll(m)
-	m.countLocked(-1)
-	s.level.bring()
-}
-
-// gaveUpLocked records that the server may still work on an abandoned call of m.
-func (s *sharedSession) gaveUpLocked(m *member, c *memberCall) {
-	s.gaveUp.add(m.holder.Who)
-	if c.listens { // servers neither log nor ask because of it
-		return
-	}
-	m.gaveUp = time.Now()
-	if m.gone {
-		s.leftLocked(m)
-	}
-}
-
-// leftLocked remembers for peer.FadeFor when m, which has left, last abandoned a call.
-func (s *sharedSession) leftLocked(m *member) {
-	old := func(_ string, at time.Time) bool { return time.Since(at) >= peer.FadeFor }
-	maps.DeleteFunc(s.left, old)
-	if who := m.holder.Who; !old(who, m.gaveUp) && m.gaveUp.After(s.left[who]) {
-		if s.left == nil {
-			s.left = make(map[string]time.Time)
-		}
-		s.left[who] = m.gaveUp
-	}
 }
 
 // principals are none, one, or several principals, of which only the first is known by name.
@@ -321,3 +132,51 @@ func (p *principals) add(who string) {
 
 // others reports whether there is another principal than who.
 func (p *principals) others(who string) bool { return p.several || p.one != "" && p.one != who }
+
+// A modernServer is the additional state of a session in the modern era. All streams of an upstream share one
+// process or WebSocket there, whoever their clients are: only requests in flight belong to a connection.
+//
+// The first call is server/discover. As with initialize in the legacy era, other messages wait for its answer, so
+// that a server which fails to start has received nothing. A server is on trial while it is not known whether it
+// speaks the modern era; the answer decides.
+type modernServer struct {
+	// Static after construction.
+	pinned  bool   // configured as modern, whatever it answers
+	misread func() // called if the upstream turns out not to be modern
+
+	trial   atomic.Bool   // the era is not known yet
+	decided chan struct{} // closed when the fields below are set; of a trial alone
+	modern  bool
+	told    bool  // an answer decided it
+	err     error // why it was not decided
+
+	// Guarded by session.mu.
+	silence *timers.Timer // runs until server/discover is answered on trial
+	misfit  bool          // the session ends because the server speaks the other era
+}
+
+// A memberCall is a request to the server of a session, either from a client or our own.
+type memberCall struct {
+	*peer.Call
+
+	// Static once it is sent.
+	member  *member         // the client that sent it, or on whose behalf it is made; nil for our own calls
+	request *peer.Request   // of the client
+	token   json.RawMessage // the client's progress token, as it came; nil for none
+	creates bool            // the client asks for a task
+	listens bool            // modern: it is subscriptions/listen
+	logs    int             // modern: the lowest level of log messages that it wants; zero for none
+
+	// Guarded by session.mu.
+	kept  bool // abandoned and not cancelled: see maxKeptCalls
+	quiet bool // kept only for the task that it may create
+}
+
+// callOf returns the memberCall of a Call to a session's server.
+func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
+
+// dropLocked counts a message that could concern any of several clients.
+func (s *sharedSession) dropLocked(m *jsonrpc.Message) {
+	s.dropped++
+	s.log.Debug("message dropped: it could be for any of several clients", "method", m.Method)
+}
