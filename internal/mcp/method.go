@@ -194,6 +194,7 @@ func (row *Method) prepare() {
 	add(row.notifies && row.Owner == ByTask, Status, "status")
 	add(!row.notifies, Responses, "inputResponses")
 	add(!row.notifies, RequestState, "requestState")
+	add(row.Name == "", ParamToken, "progressToken")
 }
 
 // The rows for unknown methods, which depend on the name alone.
@@ -221,7 +222,7 @@ func (row *Method) routesBy(m Member) bool {
 	switch m {
 	case Key:
 		return row.Owner == ByName || row.Owner == ByURI || row.Owner == ByTask
-	case Cursor, RefType, RefName, RefURI, RelatedTaskID, Token:
+	case Cursor, RefType, RefName, RefURI, RelatedTaskID, Token, ParamToken:
 		return true
 	}
 	return false

@@ -23,6 +23,7 @@ const (
 	Responses                  // inputResponses: the answers to questions in a result
 	RequestState               // requestState, likewise
 	Status                     // of the task that a notification is about
+	ParamToken                 // progressToken of a method that we do not know; null is none
 
 	RefType // of Key, if that is a reference
 	RefName
@@ -88,8 +89,10 @@ func ReadParams(method string, params json.RawMessage) *Notes {
 		n.findIn(Key, refKeys, RefType)
 	}
 	n.findIn(InMeta, metaKeys, Token)
-	if string(n.Raw(Token)) == "null" {
-		n.at[Token] = jsonrpc.Span{}
+	for _, token := range []Member{Token, ParamToken} {
+		if string(n.Raw(token)) == "null" {
+			n.at[token] = jsonrpc.Span{}
+		}
 	}
 	n.findIn(RelatedTask, taskKeys, RelatedTaskID)
 	return n

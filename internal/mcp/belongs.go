@@ -1,0 +1,88 @@
+package mcp
+
+import (
+	"encoding/json"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// Named returns the id of ours that a notification names as its request: as subscription id, or as
+// progress token in params or in _meta, which are all the id of one call. said is false if it names
+// none. If it names several, or is ambiguous, id is zero. Only what reads as an integer can be ours;
+// anything else is the sender's own.
+func (n *Notes) Named() (id jsonrpc.ID, said bool) {
+	if n.Err(InMeta, Subscription, Token, ParamToken) != nil {
+		return jsonrpc.ID{}, true
+	}
+	for _, m := range [...]Member{Subscription, Token, ParamToken} {
+		found, ok := n.minted(m)
+		switch {
+		case !ok:
+		case said && found != id:
+			return jsonrpc.ID{}, true
+		default:
+			id, said = found, true
+		}
+	}
+	return id, said
+}
+
+// minted returns the value of a member as an id of ours; false if it cannot be one.
+func (n *Notes) minted(m Member) (jsonrpc.ID, bool) {
+	if !n.Has(m) {
+		return jsonrpc.ID{}, false
+	}
+	id, _ := n.ID(m)
+	number, ok := id.Answered()
+	return jsonrpc.IntID(number), ok
+}
+
+// As returns the params with the other side's id and progress token in place of ours, which Named
+// has returned, and with edits made. It returns false if they have a token although the other side
+// gave none: then nobody gave it to the sender.
+func (n *Notes) As(id jsonrpc.ID, token json.RawMessage, edits ...jsonrpc.Edit) (json.RawMessage, bool) {
+	for _, m := range [...]Member{Subscription, Token, ParamToken} {
+		with := token
+		if m == Subscription {
+			with = id.Raw()
+		}
+		if _, ok := n.minted(m); !ok {
+			continue
+		}
+		if with == nil {
+			return nil, false
+		}
+		edits = append(edits, jsonrpc.Edit{Span: n.At(m), With: with})
+	}
+	return jsonrpc.Replace(n.params, edits...), true
+}
+
+// AnsweredAs returns a result or an error with the id of the other side's request in place of ours,
+// wherever it has that as subscription id: in _meta, or in the _meta of the data of an error.
+func AnsweredAs(text json.RawMessage, ours, theirs jsonrpc.ID) json.RawMessage {
+	if !MayHave(text, subscriptionID) {
+		return text
+	}
+	var in [2]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, in[:], "_meta", "data") != nil {
+		return text
+	}
+	var inData [1]jsonrpc.Span
+	if !in[1].IsZero() && jsonrpc.Find(text, in[1], inData[:], "_meta") != nil {
+		return text
+	}
+	var edits []jsonrpc.Edit
+	for _, meta := range [...]jsonrpc.Span{in[0], inData[0]} {
+		var at [1]jsonrpc.Span
+		if meta.IsZero() || jsonrpc.Find(text, meta, at[:], KeySubscription) != nil {
+			continue
+		}
+		id, _ := jsonrpc.ParseID(at[0].Of(text))
+		if number, ok := id.Answered(); ok && jsonrpc.IntID(number) == ours {
+			edits = append(edits, jsonrpc.Edit{Span: at[0], With: theirs.Raw()})
+		}
+	}
+	return jsonrpc.Replace(text, edits...)
+}
+
+var subscriptionID = []byte("subscriptionId")
