@@ -8,8 +8,8 @@ import (
 
 // Named returns the id of ours that a notification names as its request: as subscription id, or as
 // progress token in params or in _meta, which are all the id of one call. said is false if it names
-// none. If it names several, or is ambiguous, id is zero. Only what reads as an integer can be ours;
-// anything else is the sender's own.
+// none. If it names several, or is ambiguous, id is zero. A progress token that is not an integer is
+// the sender's own, not one of ours; a subscription id is always that of a request.
 func (n *Notes) Named() (id jsonrpc.ID, said bool) {
 	if n.Err(InMeta, Subscription, Token, ParamToken) != nil {
 		return jsonrpc.ID{}, true
@@ -17,6 +17,8 @@ func (n *Notes) Named() (id jsonrpc.ID, said bool) {
 	for _, m := range [...]Member{Subscription, Token, ParamToken} {
 		found, ok := n.minted(m)
 		switch {
+		case !ok && m == Subscription && n.Has(m):
+			return jsonrpc.ID{}, true
 		case !ok:
 		case said && found != id:
 			return jsonrpc.ID{}, true
@@ -38,18 +40,18 @@ func (n *Notes) minted(m Member) (jsonrpc.ID, bool) {
 }
 
 // As returns the params with the other side's id and progress token in place of ours, which Named
-// has returned, and with edits made. It returns false if they have a token although the other side
-// gave none: then nobody gave it to the sender.
+// has returned, and with edits made. It returns false if they name what the other side does not
+// have: nobody gave the sender the token of a call without one.
 func (n *Notes) As(id jsonrpc.ID, token json.RawMessage, edits ...jsonrpc.Edit) (json.RawMessage, bool) {
 	for _, m := range [...]Member{Subscription, Token, ParamToken} {
+		if _, ok := n.minted(m); !ok {
+			continue
+		}
 		with := token
 		if m == Subscription {
 			with = id.Raw()
 		}
-		if _, ok := n.minted(m); !ok {
-			continue
-		}
-		if with == nil {
+		if len(with) == 0 {
 			return nil, false
 		}
 		edits = append(edits, jsonrpc.Edit{Span: n.At(m), With: with})

@@ -82,6 +82,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	}
 	s := c.member.s
 	c.member.sent.Store(true)
+	m = &jsonrpc.Message{Result: mcp.AnsweredAs(m.Result, c.ID, c.request.ID), Error: mcp.AnsweredAs(m.Error, c.ID, c.request.ID), Extra: m.Extra}
 	switch {
 	case c.creates:
 		s.taskCreated(c, m)
@@ -101,7 +102,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 		s.elicitedLocked(c.member, ids...)
 		s.mu.Unlock()
 	}
-	c.request.Respond(&jsonrpc.Message{Result: m.Result, Error: m.Error, Extra: m.Extra})
+	c.request.Respond(m)
 }
 
 // becameTask reports whether a modern server continues a call as a task.
@@ -115,10 +116,42 @@ func becameTask(answer *jsonrpc.Message) bool {
 
 // progress passes progress to the client under the client's own token.
 func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
-	if c.token != nil && c.Sent() && c.request.Open() {
-		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
+	if c.token == nil || !c.Sent() || !c.request.Open() {
+		return
+	}
+	if params, ok := c.params(m, jsonrpc.Edit{Span: at, With: c.token}); ok {
 		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
 	}
+}
+
+// params returns the params of a notification that belongs to the call, with the client's own id and token. It
+// returns false if they name anything else.
+func (c *memberCall) params(m *jsonrpc.Message, edits ...jsonrpc.Edit) (json.RawMessage, bool) {
+	notes := mcp.Read(m)
+	if id, said := notes.Named(); said && id != c.ID {
+		return nil, false
+	}
+	return notes.As(c.request.ID, c.token, edits...)
+}
+
+// callNamed returns the open call of a client that a notification of the server names, or on whose stream it came
+// (of); nil if there is none, or it names two.
+func (s *sharedSession) callNamed(m *jsonrpc.Message, of *peer.Call) (c *memberCall, said bool) {
+	id, said := mcp.Read(m).Named()
+	if !said && m.Related.IsZero() {
+		return nil, false
+	}
+	if said {
+		named := s.server.Call(id)
+		if !m.Related.IsZero() && named != of {
+			return nil, true
+		}
+		of = named
+	}
+	if of == nil || !of.Sent() || callOf(of).request == nil || !callOf(of).request.Open() {
+		return nil, true
+	}
+	return callOf(of), true
 }
 
 // cancelled handles a call that the client abandoned: m is its cancellation, or nil if the client has left. A call

@@ -32,26 +32,33 @@ func (m *member) forwardModern(r *peer.Request, notes *mcp.Notes) {
 	m.pass(r, c, notes)
 }
 
-// notifiedModern routes a notification of a modern server to its owner: by progress token, by subscription id, or
-// because only one client is possible. Others are dropped (2026-07-28 basic/patterns).
-func (s *sharedSession) notifiedModern(m *jsonrpc.Message) {
+// notifiedModern routes a notification of a modern server to the client that owns it: by the request that it
+// names, or because only one client is possible. Others are dropped (2026-07-28 basic/patterns). of is the call
+// on whose stream it came.
+func (s *sharedSession) notifiedModern(m *jsonrpc.Message, of *peer.Call) {
 	switch m.Method {
 	case mcp.MethodProgress: // of a call that has ended
 	case mcp.MethodCancelled:
 		s.listenCancelled(m)
-	case mcp.MethodLog:
-		s.logged(m)
 	default:
-		s.listened(m)
+		if c, said := s.callNamed(m, of); said {
+			c.hear(m)
+			return
+		}
+		s.unnamed(m)
 	}
 }
 
-// listened passes a notification of a subscription to the client that listens.
-func (s *sharedSession) listened(m *jsonrpc.Message) {
+// hear passes on a notification that names the call, unless it is one that only other calls get. c may be nil.
+func (c *memberCall) hear(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
-	if c := s.listenOf(notes, mcp.Subscription); c != nil {
-		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Subscription), With: c.request.ID.Raw()})
-		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
+	switch {
+	case c == nil || notes.Method.OnListen && !c.listens:
+	case m.Method == mcp.MethodLog && !wants(levelIn(notes), c.logs):
+	default:
+		if params, ok := c.params(m); ok {
+			c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
+		}
 	}
 }
 
@@ -74,19 +81,25 @@ func (s *sharedSession) listenCancelled(m *jsonrpc.Message) {
 	}
 }
 
-// logged routes a log message of a modern server. It belongs to a request, but does not name it. If only one
-// client is possible, its newest call that asked for log messages gets it; otherwise it is dropped.
-func (s *sharedSession) logged(m *jsonrpc.Message) {
-	level := levelIn(mcp.Read(m))
+// unnamed routes a notification of a modern server that names no request. If only one client is possible, its
+// newest call that asked for log messages gets a log message, and its only call a notification of an unknown
+// method, while all that the server was ever told is of one principal. Others are dropped.
+func (s *sharedSession) unnamed(m *jsonrpc.Message) {
+	notes := mcp.Read(m)
+	logs := m.Method == mcp.MethodLog
+	if !logs && notes.Method.Name != "" { // of a listen, which it must name
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	calls := s.callsOfOneLocked()
-	if len(calls) == 0 {
+	if len(calls) == 0 || !logs && (len(calls) > 1 || s.users.several) {
 		s.dropLocked(m)
 		return
 	}
+	level := levelIn(notes)
 	for _, c := range slices.Backward(calls) {
-		if wants(level, c.logs) {
+		if !logs || wants(level, c.logs) {
 			c.member.put(&jsonrpc.Message{Method: m.Method, Params: m.Params, Extra: m.Extra, Related: c.request.ID})
 			return
 		}

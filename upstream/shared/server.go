@@ -190,7 +190,7 @@ func rootsResult(roots []string) json.RawMessage {
 // notified handles a notification of the server. of is the call that it names.
 func (s *sharedSession) notified(m *jsonrpc.Message, of *peer.Call) {
 	if s.modern != nil {
-		s.notifiedModern(m)
+		s.notifiedModern(m, of)
 		return
 	}
 	switch m.Method {
@@ -267,7 +267,14 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	level := cmp.Or(levelIn(notes), infoLevel)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owner, id, said := s.ownerLocked(m.Related, of, task)
+	related := m.Related
+	if id, named := notes.Named(); named {
+		if m, of = s.namedLocked(m, id, of); m == nil {
+			return
+		}
+		related = id
+	}
+	owner, id, said := s.ownerLocked(related, of, task)
 	switch {
 	case owner != nil:
 		owner.hearSaidLocked(m, id, logs, level)
@@ -283,6 +290,22 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
+// namedLocked returns a notification that names the call id with the client's own id and token, and the call; nil
+// if that is over, or is none of a client. of is the call on whose stream the notification came. A task has the
+// token of its call.
+func (s *sharedSession) namedLocked(m *jsonrpc.Message, id jsonrpc.ID, of *peer.Call) (*jsonrpc.Message, *peer.Call) {
+	c, _ := s.callNamed(m, of)
+	if c == nil {
+		s.taskToldLocked(m, id)
+		return nil, nil
+	}
+	params, ok := c.params(m)
+	if !ok {
+		return nil, nil
+	}
+	return &jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra}, c.Call
+}
+
 // hearSaidLocked passes on a message of the server, except for log messages below the client's level.
 func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, level int) {
 	if !logs || level >= m.wantsLocked() {
@@ -294,13 +317,32 @@ func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, le
 func (s *sharedSession) taskProgress(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	id, _ := notes.ID(mcp.Key)
-	n, ok := id.Answered()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.tasks.byToken[n]; ok && t != nil {
+	if t := s.taskOfLocked(id); t != nil {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: notes.At(mcp.Key), With: t.token})
 		t.by.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra})
 	}
+}
+
+// taskToldLocked passes a vendor notification with the token of a task to its client, until the task ends.
+func (s *sharedSession) taskToldLocked(m *jsonrpc.Message, token jsonrpc.ID) {
+	t := s.taskOfLocked(token)
+	if t == nil {
+		return
+	}
+	if params, ok := mcp.Read(m).As(jsonrpc.ID{}, t.token); ok {
+		t.by.hearLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra}, jsonrpc.ID{})
+	}
+}
+
+// taskOfLocked returns the running task that has a progress token of ours; nil for none.
+func (s *sharedSession) taskOfLocked(token jsonrpc.ID) *task[*member] {
+	n, ok := token.Answered()
+	if !ok {
+		return nil
+	}
+	return s.tasks.byToken[n]
 }
 
 // taskStatus passes the status of a task to its owner.
