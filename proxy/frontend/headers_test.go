@@ -172,6 +172,16 @@ func TestModernMethods(t *testing.T) {
 		}
 		wantRefusal(t, c.do(c.request(method, "")), http.StatusBadRequest, -32600)
 	}
+	for _, method := range []string{http.MethodPut, http.MethodPatch} {
+		for _, path := range []string{"/mcp", "/mcp/files"} {
+			c.url = ts.url + path
+			resp := c.do(c.request(method, "{}", "MCP-Protocol-Version", "2026-07-28"))
+			wantRefusal(t, resp, http.StatusMethodNotAllowed, -32600)
+			if got := resp.Header.Get("Allow"); got != "POST, OPTIONS" {
+				t.Errorf("%s %s: Allow: %q", method, path, got)
+			}
+		}
+	}
 }
 
 // TestModernUnserved: a program that serves only sessions refuses modern clients.

@@ -33,7 +33,9 @@ func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c caller) {
 	case http.MethodDelete:
 		h.delete(w, r, c)
 	default:
-		notAllowed(w, "GET, POST, DELETE, OPTIONS")
+		if !refusedModern(w, r) {
+			notAllowed(w, "GET, POST, DELETE, OPTIONS")
+		}
 	}
 }
 
