@@ -61,6 +61,8 @@ func (r *reader) servers(given []string) (all []Upstream) {
 		switch {
 		case !found || !tree.IsName(name):
 			r.fail("--server", "", "must be NAME=COMMAND or NAME=URL, and NAME %s", nameRule)
+		case name == ReservedName:
+			r.fail(key, "", reserved)
 		case slices.ContainsFunc(all, func(u Upstream) bool { return u.Name == name }):
 			r.fail(key, "", "is given twice")
 		case strings.Contains(what, "://") && len(words) == 1:

@@ -157,6 +157,7 @@ func TestServersOnTheCommandLine(t *testing.T) {
 	}{
 		{Options{Servers: []string{"npx"}}, "--server: must be NAME=COMMAND or NAME=URL"},
 		{Options{Servers: []string{"a__b=npx"}}, "--server: must be NAME=COMMAND or NAME=URL"},
+		{Options{Servers: []string{"server-card=npx"}}, "--server server-card: the name is reserved"},
 		{Options{Servers: []string{"a=npx 'b"}}, "--server a: must be a command line, with quotes that are closed"},
 		{Options{Servers: []string{"a=npx --url https://example.com?a=b&token=c"}}, "--server a: has one of ; & | < > without quotes"},
 		{Options{Servers: []string{"a=ftp://example.com"}}, "--server a: must be a URL"},

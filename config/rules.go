@@ -331,4 +331,9 @@ func isCollector(s string) bool {
 // parsePublicURL removes slashes at the end. It accepts "".
 func parsePublicURL(s string) (any, bool) { return strings.TrimRight(s, "/"), s == "" || isIssuer(s) }
 
+// ReservedName cannot name an upstream.
+const ReservedName = tree.Reserved
+
+const reserved = "the name is reserved: /mcp/" + ReservedName + " has the server card"
+
 const nameRule = "a name of 1 to 32 of A-Z a-z 0-9 _ -, without __"

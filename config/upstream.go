@@ -27,6 +27,9 @@ func (u *Upstream) check(v value) {
 	if isPath(u.Command) {
 		u.Command = v.resolve(u.Command)
 	}
+	if u.Name == ReservedName {
+		v.wrong(reserved)
+	}
 	u.checkTransport(v)
 	if !u.Shared {
 		v.misplaced("roots", "is only valid with session: shared")

@@ -53,6 +53,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		SessionIdle: cfg.SessionIdle,
 		SessionGone: cfg.SessionGone,
 		Traces:      router.Hooks.Follower != nil,
+		Version:     router.Version,
 		Log:         o.Log,
 	}
 	if tell := router.Hooks.Refused; tell != nil {

@@ -104,6 +104,7 @@ func TestHostTakesNoName(t *testing.T) {
 		"another's name":           {"files", "-", []string{"evil*"}, nil, false, "links.one.upstreams does not allow the name files"},
 		"another's prefix":         {"evil", "files", []string{"evil*"}, nil, false, "links.one.upstreams does not allow the prefix files"},
 		"all names":                {"evil", "", []string{"evil*"}, nil, false, "links.one.upstreams does not allow names without a prefix"},
+		"a reserved name":          {"server-card", "-", nil, nil, false, "the name server-card is reserved"},
 		"order":                    {"files", "-", nil, nil, true, "the name files is that of links.one"},
 		"order, by prefix":         {"evil", "files", nil, nil, true, "the name files is that of links.one"},
 		"order, by a shorter name": {"files_", "-", nil, nil, true, "the name files collides with files_ of links.one"},

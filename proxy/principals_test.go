@@ -288,6 +288,19 @@ func TestHiddenPath(t *testing.T) {
 			t.Error("what is there looks as if it were not")
 		}
 	}
+	card := func(c *caller, path string) string {
+		status, text := c.do("GET", path+"/server-card", "")
+		return fmt.Sprint(status, " ", text)
+	}
+	if hidden, unknown := card(h.b, "/mcp/hidden"), card(h.b, "/mcp/nope"); hidden != unknown || !strings.HasPrefix(hidden, "404") {
+		t.Errorf("card, hidden: %s\nunknown: %s", hidden, unknown)
+	}
+	if shown := card(h.a, "/mcp/hidden"); !strings.Contains(shown, "/mcp/hidden") {
+		t.Error("card:", shown)
+	}
+	if all := card(h.a, "/mcp"); !strings.HasPrefix(all, "200") || strings.Contains(all, "hidden") {
+		t.Error("card of all:", all)
+	}
 	if status, text := h.b.do("GET", "/.well-known/oauth-protected-resource/mcp/hidden", ""); status != http.StatusNotFound {
 		t.Error("metadata:", status, text)
 	}

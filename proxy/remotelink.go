@@ -190,6 +190,9 @@ func (c *claims) mayClaim(l config.Link, earlier []*remoteLink, u session.Upstre
 	if u.Prefix != nil && *u.Prefix == "" && !allows(l, "") {
 		return &refusal{l.Key + ".upstreams does not allow names without a prefix", "the proxy does not let this host offer names without a prefix"}
 	}
+	if u.Name == config.ReservedName {
+		return &refusal{"the name " + u.Name + " is reserved", "the name " + u.Name + " is reserved"}
+	}
 	for i, name := range names(u) {
 		what := [...]string{"the name ", "the prefix "}[i] + name
 		if !allows(l, name) {

@@ -270,7 +270,7 @@ func text(s string, from *tree.Node) *tree.Node {
 // name gives every server a valid and unique name. Names that are valid already have precedence, in the
 // order of the file.
 func (c *conversion) name(own, servers *tree.Node) {
-	taken := make(map[string]bool)
+	taken := map[string]bool{tree.Reserved: true}
 	for _, m := range own.Each() {
 		taken[m.Key] = true
 	}

@@ -306,5 +306,8 @@ func Printable(s string) string {
 
 var name = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
 
+// Reserved cannot name an upstream: its path /mcp/server-card has the server card.
+const Reserved = "server-card"
+
 // IsName reports whether s can name an upstream or a link.
 func IsName(s string) bool { return name.MatchString(s) && !strings.Contains(s, "__") }

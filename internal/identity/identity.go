@@ -84,6 +84,13 @@ var TheOperator = &Identity{Principal: Principal{Kind: Operator}}
 // MetadataPath is the path of the metadata of resources (RFC 9728, section 3.1), before the path of the resource.
 const MetadataPath = "/.well-known/oauth-protected-resource"
 
+// Proofs are the kinds of proof by which a proxy identifies clients on HTTP.
+type Proofs struct {
+	Tokens       bool // static ones
+	Issuers      bool // tokens of authorization servers
+	Certificates bool
+}
+
 // A Refusal is why a request is not served, and what its sender can do about it. It is an error of authentication, or
 // goes along with an answer that a policy refuses: front ends with HTTP statuses then use that of the refusal.
 type Refusal struct {

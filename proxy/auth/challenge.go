@@ -37,7 +37,7 @@ func (c *Clients) Challenge(r *http.Request, why *identity.Refusal) string {
 		add("error_description", why.Text)
 	}
 	add("scope", strings.Join(challenged(c.needed(r, why)), " "))
-	add("resource_metadata", c.base(r)+identity.MetadataPath+resourcePath(r.URL.Path))
+	add("resource_metadata", c.Root(r)+identity.MetadataPath+resourcePath(r.URL.Path))
 	return b.String()
 }
 
@@ -120,7 +120,7 @@ func (c *Clients) Metadata(r *http.Request) ([]byte, bool) {
 		Scopes   []string `json:"scopes_supported,omitempty"`
 		Methods  []string `json:"bearer_methods_supported"`
 		Name     string   `json:"resource_name"`
-	}{c.base(r) + path, issuers, challenged(c.scopes()), []string{"header"}, "mcp-proxy"})
+	}{c.Root(r) + path, issuers, challenged(c.scopes()), []string{"header"}, "mcp-proxy"})
 	return text, err == nil
 }
 
@@ -133,14 +133,15 @@ func resourcePath(path string) string {
 	if path == "/message" { // of clients of /sse
 		return "/sse"
 	}
+	path = strings.TrimSuffix(path, "/server-card") // of /mcp and /mcp/NAME
 	if path != "/mcp" && !resource.MatchString(path) {
 		return ""
 	}
 	return path
 }
 
-// base returns the URL of our root.
-func (c *Clients) base(r *http.Request) string {
+// Root returns the URL of our root, without a trailing slash.
+func (c *Clients) Root(r *http.Request) string {
 	if c.PublicURL != "" {
 		return c.PublicURL
 	}

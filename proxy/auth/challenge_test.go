@@ -45,6 +45,7 @@ func TestMetadata(t *testing.T) {
 
 		{"message", public, "http://localhost/.well-known/oauth-protected-resource/message", ""},
 		{"other", public, "http://localhost/.well-known/oauth-protected-resource/other", ""},
+		{"a card", public, "http://localhost/.well-known/oauth-protected-resource/mcp/server-card", ""},
 		{"deep", public, "http://localhost/.well-known/oauth-protected-resource/mcp/a/b", ""},
 		{"markup", public, "http://localhost/.well-known/oauth-protected-resource/mcp/%22%3Cscript%3E", ""},
 		{"not ours", public, "http://localhost/.well-known/openid-configuration", ""},
@@ -79,7 +80,7 @@ func TestChallenge(t *testing.T) {
 	c := &Clients{Issuers: []*jwt.Issuer{a.issuer()}, PublicURL: "https://mcp.example"}
 	why := &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: "say \"x\",\r\n\\ é", Scopes: []string{"files.write", "offline_access", `"`}}
 	for path, at := range map[string]string{
-		"/mcp": "/mcp", "/mcp/files": "/mcp/files", "/ws": "/ws", "/sse": "/sse", "/message": "/sse", "/": "", "/other/x": "", `/mcp/"`: "",
+		"/mcp": "/mcp", "/mcp/files": "/mcp/files", "/ws": "/ws", "/mcp/files/server-card": "/mcp/files", "/sse": "/sse", "/message": "/sse", "/": "", "/other/x": "", `/mcp/"`: "",
 	} {
 		r := request("/", "")
 		r.URL.Path = path

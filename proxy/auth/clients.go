@@ -28,6 +28,11 @@ type Clients struct {
 // asksToken reports whether clients without a certificate need a token.
 func (c *Clients) asksToken() bool { return len(c.Tokens)+len(c.Issuers) > 0 }
 
+// Proofs returns how clients authenticate.
+func (c *Clients) Proofs() identity.Proofs {
+	return identity.Proofs{Tokens: len(c.Tokens) > 0, Issuers: len(c.Issuers) > 0, Certificates: c.Certificates}
+}
+
 // asks reports whether clients need credentials.
 func (c *Clients) asks() bool { return c.asksToken() || c.Certificates }
 

@@ -179,5 +179,11 @@ func (now *Current) Challenge(r *http.Request, why *identity.Refusal) string {
 	return now.Clients().Challenge(r, why)
 }
 
+// Proofs is [Clients.Proofs] of the current Clients.
+func (now *Current) Proofs() identity.Proofs { return now.Clients().Proofs() }
+
+// Root is [Clients.Root] of the current Clients.
+func (now *Current) Root(r *http.Request) string { return now.Clients().Root(r) }
+
 // Metadata is [Clients.Metadata] of the current Clients.
 func (now *Current) Metadata(r *http.Request) ([]byte, bool) { return now.Clients().Metadata(r) }

@@ -292,6 +292,10 @@ func (s secret) Challenge(_ *http.Request, why *identity.Refusal) string {
 
 func (s secret) Metadata(*http.Request) ([]byte, bool) { return nil, false }
 
+func (s secret) Proofs() identity.Proofs { return identity.Proofs{Tokens: true} }
+
+func (s secret) Root(*http.Request) string { return "http://localhost" }
+
 func (s secret) Asks() bool { return true }
 
 func (s secret) Good(*identity.Identity) context.Context { return nil }

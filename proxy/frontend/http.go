@@ -21,6 +21,8 @@ import (
 //	/ws /ws/NAME        WebSocket
 //	/sse /message       the transport of 2024-11-05
 //	/healthz            200, or 503 while draining; unguarded
+//	/mcp/server-card    how to connect, for everybody; /.well-known/ai-catalog.json leads to it
+//	/mcp/NAME/server-card
 //	/.well-known/oauth-protected-resource and below: metadata for authentication
 //
 // It is an [http.Handler]. Its fields must not change after the first request.
@@ -62,7 +64,8 @@ type HTTP struct {
 	// as for a client that never had the stream.
 	SessionGone time.Duration
 
-	Traces bool // read trace contexts from headers
+	Traces  bool   // read trace contexts from headers
+	Version string // of the program, in server cards
 
 	Log *slog.Logger // nil discards
 
@@ -102,6 +105,9 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Guard.serveMetadata(w, r)
 		return
 	}
+	if h.servePublicCard(w, r) {
+		return
+	}
 	if who, ok := h.Guard.identify(w, r); ok {
 		h.route(w, r, who)
 	}
@@ -118,6 +124,10 @@ func (h *HTTP) serveHealth(w http.ResponseWriter) {
 // route finds the handler of a request that passed the Guard.
 func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Identity) {
 	path, upstream := r.URL.Path, ""
+	card := strings.HasPrefix(path, "/mcp/") && strings.HasSuffix(path, cardSuffix)
+	if card {
+		path = strings.TrimSuffix(path, cardSuffix)
+	}
 	for _, prefix := range []string{"/mcp/", "/ws/"} {
 		name, ok := strings.CutPrefix(path, prefix)
 		if !ok {
@@ -128,6 +138,10 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 			return
 		}
 		path, upstream = strings.TrimSuffix(prefix, "/"), name
+	}
+	if card {
+		h.serveCard(w, r, upstream)
+		return
 	}
 	if twoVersions(w, r, path) {
 		return

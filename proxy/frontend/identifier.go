@@ -31,6 +31,12 @@ type Identifier interface {
 	// Metadata returns the JSON document at a path at or below [identity.MetadataPath] (RFC 9728),
 	// and false if there is none.
 	Metadata(r *http.Request) ([]byte, bool)
+
+	// Proofs returns how clients authenticate.
+	Proofs() identity.Proofs
+
+	// Root returns the URL of the path "/", without the slash, as the sender of r knows it.
+	Root(r *http.Request) string
 }
 
 // noIdentifier is the Identifier that needs no credentials.
@@ -47,6 +53,10 @@ func (noIdentifier) Good(*identity.Identity) context.Context { return nil }
 func (noIdentifier) Challenge(*http.Request, *identity.Refusal) string { return "" }
 
 func (noIdentifier) Metadata(*http.Request) ([]byte, bool) { return nil, false }
+
+func (noIdentifier) Proofs() identity.Proofs { return identity.Proofs{} }
+
+func (noIdentifier) Root(r *http.Request) string { return "http://" + r.Host }
 
 func (g *Guard) clients() Identifier {
 	if g.Clients == nil {

@@ -55,6 +55,10 @@ func (people) Metadata(r *http.Request) ([]byte, bool) {
 	return []byte(`{"resource":"` + r.URL.Path + `"}`), !strings.HasSuffix(r.URL.Path, "/unknown")
 }
 
+func (people) Proofs() identity.Proofs { return identity.Proofs{Tokens: true} }
+
+func (people) Root(*http.Request) string { return "https://mcp.Example.com/team" }
+
 func person(name string, scopes ...string) *identity.Identity {
 	return &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: "i", Name: name}, Scopes: scopes}
 }
