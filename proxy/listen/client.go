@@ -16,10 +16,9 @@ type Upstream interface {
 	// that belong to it. If ctx ends first, Listen cancels the request and returns an error.
 	Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error)
 
-	IsIdle() bool              // it has no server, and needs none for changes of its lists
-	IsStarting() bool          // it starts when it is needed, and its server has not answered yet
-	TaskName(id string) string // the client's name of a task of the upstream
-	Done() <-chan struct{}     // closed when the upstream was hung up
+	IsIdle() bool          // it has no server, and needs none for changes of its lists
+	IsStarting() bool      // it starts when it is needed, and its server has not answered yet
+	Done() <-chan struct{} // closed when the upstream was hung up
 	Log() *slog.Logger
 }
 
@@ -35,6 +34,9 @@ type Client interface {
 
 	// Verify compares lists of a server that has started with those that the client got without it.
 	Verify(at Upstream, lists [catalog.Kinds]bool)
+
+	// TaskName returns the client's name of a task of an upstream.
+	TaskName(at Upstream, id string) string
 
 	// Sees reports whether the client may see anything of a list of an upstream.
 	Sees(at Upstream, k catalog.Kind) bool

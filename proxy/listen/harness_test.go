@@ -43,11 +43,10 @@ func newServer(name string) *server {
 	return &server{name: name, done: ctx.Done(), hangUp: cancel}
 }
 
-func (s *server) Done() <-chan struct{}     { return s.done }
-func (s *server) IsIdle() bool              { return s.idle.Load() }
-func (s *server) IsStarting() bool          { return s.idle.Load() }
-func (s *server) TaskName(id string) string { return s.name + "__" + id }
-func (s *server) Log() *slog.Logger         { return slog.New(slog.DiscardHandler) }
+func (s *server) Done() <-chan struct{} { return s.done }
+func (s *server) IsIdle() bool          { return s.idle.Load() }
+func (s *server) IsStarting() bool      { return s.idle.Load() }
+func (s *server) Log() *slog.Logger     { return slog.New(slog.DiscardHandler) }
 
 func (s *server) Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error) {
 	l := &listening{server: s, params: string(params), receive: receive, answer: make(chan *jsonrpc.Message, 1)}
@@ -147,6 +146,8 @@ func (c *client) Verify(at Upstream, lists [catalog.Kinds]bool) {
 	defer c.mu.Unlock()
 	c.verified = append(c.verified, fmt.Sprint(at.(*server).name, lists))
 }
+
+func (c *client) TaskName(at Upstream, id string) string { return at.(*server).name + "__" + id }
 
 func (c *client) Sees(Upstream, catalog.Kind) bool {
 	c.lock()

@@ -244,7 +244,7 @@ func (part *part) taskName(id string) string {
 	if slices.Contains(part.sub.want.Tasks, id) {
 		return id
 	}
-	return part.at.TaskName(id)
+	return part.sub.client.TaskName(part.at, id)
 }
 
 func (part *part) acknowledged(m *jsonrpc.Message) {

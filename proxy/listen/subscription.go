@@ -123,7 +123,7 @@ func (sub *Subscription) honoured() (f mcp.Filter, base json.RawMessage) {
 			uris[uri] = true
 		}
 		for _, id := range accepted.Tasks {
-			tasks[id], tasks[at.TaskName(id)] = true, true
+			tasks[id], tasks[sub.client.TaskName(at, id)] = true, true
 		}
 		if sub.sole && accepted.As != nil {
 			base = accepted.As

@@ -89,8 +89,9 @@ func (n *changes) Announce(upstreams []*Upstream) {
 	}
 }
 
-// Unannounced returns the lists of an upstream whose change would be news to the client.
-func (n *changes) Unannounced(u *Upstream) (lists [catalog.Kinds]bool) {
+// Unannounced returns the lists whose change would be news to the client.
+func (u *Upstream) Unannounced() (lists [catalog.Kinds]bool) {
+	n := &u.of.changes
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k := range lists {

@@ -34,6 +34,9 @@ func (u *Upstream) NoteLate(method string) {
 	}
 }
 
+// NoteInTime notes that the upstream has answered a request with a method.
+func (u *Upstream) NoteInTime(method string) { u.of.Memory.NoteInTime(u.Name, method) }
+
 // TimedOut reports whether what ctx bounds took too long, and was not cancelled.
 func TimedOut(ctx context.Context) bool { return errors.Is(ctx.Err(), context.DeadlineExceeded) }
 

@@ -121,6 +121,10 @@ func (l *listener) Drop(reason string, m *jsonrpc.Message) { l.s.drop(reason, m)
 
 func (l *listener) End() { l.s.settle(l.r, l.r.over(l.upstreams)) }
 
+func (l *listener) TaskName(at listen.Upstream, id string) string {
+	return at.(*upstreamConn).taskName(id)
+}
+
 func (l *listener) Sees(at listen.Upstream, k catalog.Kind) bool {
 	return l.grant().SeesAny(lists.KindOf(k), at.(*upstreamConn).up.Name)
 }

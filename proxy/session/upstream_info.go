@@ -25,7 +25,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	}
 	u.lists.Note(answer.Result)
 	// Now, because the client's next list waits for this, and acknowledges what was announced.
-	unseen := u.s.lists.Unannounced(u.lists)
+	unseen := u.lists.Unannounced()
 	u.mu.Lock()
 	u.dropLogged.Store(false)
 	u.lists.Started()

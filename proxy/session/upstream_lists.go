@@ -84,7 +84,7 @@ func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json
 		return nil, nil
 	}
 	u.lists.Note(answer.Result)
-	u.s.router.memory.NoteInTime(u.up.Name, mcp.MethodDiscover)
+	u.lists.NoteInTime(mcp.MethodDiscover)
 	return answer.Result, nil
 }
 
@@ -95,8 +95,6 @@ func (u *upstreamConn) Listen(ctx context.Context, params json.RawMessage, recei
 func (u *upstreamConn) IsIdle() bool { return u.lists.IsIdle() }
 
 func (u *upstreamConn) IsStarting() bool { return u.lists.IsLazy() && !u.lists.Answers() }
-
-func (u *upstreamConn) TaskName(id string) string { return u.taskName(id) }
 
 func (u *upstreamConn) Done() <-chan struct{} { return u.ctx.Done() }
 
