@@ -75,12 +75,12 @@ func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Mes
 	r.kind = cmp.Or(kind, catalog.ResultComplete)
 	result := answer.Result
 	if r.kind == catalog.ResultInputRequired {
-		u.noteStateOwner(result)
+		r.upstreams.s.noteStateOwner(u, result)
 		u.noteSuspended(result)
 	}
 	if r.kind == catalog.ResultComplete {
 		result = catalog.Completed(r.Method, kind, result)
-		if mcp.MethodOf(r.Method).Cacheable && u.s.router.Policies.Differ() {
+		if mcp.MethodOf(r.Method).Cacheable && r.upstreams.s.router.Policies.Differ() {
 			result = catalog.Private(result)
 		}
 	}

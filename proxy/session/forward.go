@@ -10,7 +10,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
 // forward sends the request to an upstream, with its own id and progress token. The edits apply to
@@ -40,7 +39,7 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	r.sent = c
 	c.timeout.start(c)
 	r.mu.Unlock()
-	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, u.ownTask)...)
+	edits = append(edits, s.ownRelated(u, n)...)
 	if n.Has(mcp.Token) {
 		c.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
@@ -77,7 +76,7 @@ func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 // answered answers the request of c, or asks the next upstream if this one does not have the
 // resource.
 func (c *call) answered(answer *jsonrpc.Message) {
-	r, s := c.request, c.conn.s
+	r, s := c.request, c.request.upstreams.s
 	if len(r.others) > 0 && answer.Error != nil && lacksResource(answer.Error) {
 		next := r.others[0]
 		r.others = r.others[1:]
@@ -113,7 +112,7 @@ func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamC
 	var refusal *jsonrpc.Message
 	vague := false
 	for _, u := range conns {
-		answer := u.askWithin(ctx, method, params)
+		answer := s.askWithin(ctx, u, method, params)
 		switch {
 		case ctx.Err() != nil:
 			return nil // r was taken
@@ -129,8 +128,8 @@ func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamC
 }
 
 // askWithin is ask with the list timeout, after which the answer is an error.
-func (u *upstreamConn) askWithin(ctx context.Context, method string, params json.RawMessage) *jsonrpc.Message {
-	ctx, cancel := context.WithTimeout(ctx, u.s.router.listTimeout())
+func (s *session) askWithin(ctx context.Context, u *upstreamConn, method string, params json.RawMessage) *jsonrpc.Message {
+	ctx, cancel := context.WithTimeout(ctx, s.router.listTimeout())
 	defer cancel()
 	answer, err := u.ask(ctx, method, params)
 	if err != nil {
@@ -144,7 +143,7 @@ func (t *timeout) start(c *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if d := c.conn.up.RequestTimeout; d > 0 {
-		t.timer = time.AfterFunc(d, func() { c.conn.s.expire(c) })
+		t.timer = time.AfterFunc(d, func() { c.request.upstreams.s.expire(c) })
 	}
 }
 
@@ -168,7 +167,7 @@ const startPatience = time.Second
 // notification, and that of the server may begin with 0. No version of the protocol has a minimum.
 func (c *call) tellStart(a *attempt) {
 	u := c.conn
-	starting := u.s.router.Starting // in the modern era, which has no initialize, the session does not know
+	starting := c.request.upstreams.s.router.Starting // in the modern era, which has no initialize, the session does not know
 	known := starting != nil && starting(u.up.Name)
 	u.mu.Lock()
 	cold := !a.heard && (!a.ready || known)

@@ -122,7 +122,7 @@ func (l *listener) Drop(reason string, m *jsonrpc.Message) { l.s.drop(reason, m)
 func (l *listener) End() { l.s.settle(l.r, l.r.over(l.upstreams)) }
 
 func (l *listener) TaskName(at listen.Upstream, id string) string {
-	return at.(*upstreamConn).taskName(id)
+	return l.s.taskName(at.(*upstreamConn), id)
 }
 
 func (l *listener) Sees(at listen.Upstream, k catalog.Kind) bool {
@@ -144,7 +144,7 @@ func (l *listener) Note(at listen.Upstream, m *jsonrpc.Message) bool {
 		return mayNotify(l.grant(), m)
 	case mcp.MethodTask:
 		if id, ended := catalog.NotedTask(mcp.Read(m)); ended {
-			l.s.tasks.End(u, u.taskName(id))
+			l.s.tasks.End(u, l.s.taskName(u, id))
 		}
 	}
 	return true
@@ -230,14 +230,14 @@ func (set *upstreamSet) watchersOf(caps catalog.Digest, uri string) []*upstreamC
 // runnersOf returns the upstreams that may run a task, with their own ids of it.
 func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	if u, own := set.runner(name); u != nil {
-		if !u.mayUse(owners.OfTask, own) {
+		if !set.s.mayUse(u, owners.OfTask, own) {
 			return nil
 		}
 		return map[*upstreamConn]string{u: own}
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresTasks()) && u.mayUse(owners.OfTask, name) {
+		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresTasks()) && set.s.mayUse(u, owners.OfTask, name) {
 			found[u] = name
 		}
 	}
@@ -249,7 +249,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 func forOnly(f mcp.Filter, set *upstreamSet) mcp.Filter {
 	own := make([]string, 0, len(f.Tasks))
 	for _, name := range f.Tasks {
-		if u, id := set.runner(name); u.mayUse(owners.OfTask, id) {
+		if u, id := set.runner(name); set.s.mayUse(u, owners.OfTask, id) {
 			own = append(own, id)
 		}
 	}

@@ -66,7 +66,7 @@ func (s *session) progressTo(u *upstreamConn, token json.RawMessage, m *jsonrpc.
 		s.drop("progress without a server request", m)
 		return
 	}
-	edits := append(catalog.Renaming(notes, mcp.RelatedTaskID, u.ownTask), jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
+	edits := append(s.ownRelated(u, notes), jsonrpc.Edit{Span: notes.At(mcp.Key), With: token})
 	u.tell(&jsonrpc.Message{Method: m.Method, Params: jsonrpc.Replace(m.Params, edits...), Extra: m.Extra})
 }
 

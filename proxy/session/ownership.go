@@ -13,44 +13,45 @@ import (
 )
 
 // noteOwner records that an upstream gave something to the client.
-func (u *upstreamConn) noteOwner(t owners.Kind, text string) {
-	if u.s.router.Several.Load() {
-		u.s.router.owned.Add(u.s.who.Principal, t.Digest(u.up.Link, u.up.Name, text))
+func (s *session) noteOwner(u *upstreamConn, t owners.Kind, text string) {
+	if s.router.Several.Load() {
+		s.router.owned.Add(s.who.Principal, t.Digest(u.up.Link, u.up.Name, text))
 	}
 }
 
 // noteStateOwner is noteOwner for the state in a result that asks for input.
-func (u *upstreamConn) noteStateOwner(result json.RawMessage) {
-	if !u.s.router.Several.Load() {
+func (s *session) noteStateOwner(u *upstreamConn, result json.RawMessage) {
+	if !s.router.Several.Load() {
 		return
 	}
 	raw, _ := jsonrpc.Member(result, "requestState")
 	if state, ok := jsonrpc.Unquote(raw); ok {
-		u.noteOwner(owners.OfState, state)
+		s.noteOwner(u, owners.OfState, state)
 	}
 }
 
 // mayUse reports whether the client may use a thing of an upstream.
-func (u *upstreamConn) mayUse(t owners.Kind, text string) bool {
-	return !u.s.router.Several.Load() || u.s.router.owned.Has(u.s.who.Principal, t.Digest(u.up.Link, u.up.Name, text))
+func (s *session) mayUse(u *upstreamConn, t owners.Kind, text string) bool {
+	return !s.router.Several.Load() || s.router.owned.Has(s.who.Principal, t.Digest(u.up.Link, u.up.Name, text))
 }
 
 // checkOwner returns the error for a request that uses a thing of another principal, as if the
 // thing did not exist; nil for all other requests.
 func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
-	if !u.s.router.Several.Load() {
+	s := r.upstreams.s
+	if !s.router.Several.Load() {
 		return nil
 	}
 	n := r.notes
 	if state := n.Raw(mcp.RequestState); isGiven(state) || n.Err(mcp.RequestState) != nil {
 		text, ok := n.Text(mcp.RequestState)
-		if !ok || n.Err(mcp.RequestState) != nil || !u.mayUse(owners.OfState, text) {
+		if !ok || n.Err(mcp.RequestState) != nil || !s.mayUse(u, owners.OfState, text) {
 			return foreignState
 		}
 	}
 	if n.Has(mcp.RelatedTask) || n.Err(mcp.RelatedTask) != nil {
 		id, ok := n.Text(mcp.RelatedTaskID)
-		if !ok || n.Err(mcp.InMeta, mcp.RelatedTask, mcp.RelatedTaskID) != nil || !u.mayUse(owners.OfTask, u.ownTask(id)) {
+		if !ok || n.Err(mcp.InMeta, mcp.RelatedTask, mcp.RelatedTaskID) != nil || !s.mayUse(u, owners.OfTask, s.ownTask(u, id)) {
 			return unknownTask
 		}
 	}
@@ -68,26 +69,26 @@ var (
 	}
 )
 
-// ownTasks returns the client's own tasks of a list.
-func (u *upstreamConn) ownTasks(listed []json.RawMessage) []json.RawMessage {
-	if !u.s.router.Several.Load() {
+// ownTasks returns the client's own tasks of a list of an upstream.
+func (s *session) ownTasks(u *upstreamConn, listed []json.RawMessage) []json.RawMessage {
+	if !s.router.Several.Load() {
 		return listed
 	}
 	return slices.DeleteFunc(listed, func(task json.RawMessage) bool {
 		id, _ := catalog.TaskState(task)
-		return !u.mayUse(owners.OfTask, id)
+		return !s.mayUse(u, owners.OfTask, id)
 	})
 }
 
 // isGiven reports whether a member is present and not null.
 func isGiven(value json.RawMessage) bool { return value != nil && string(value) != "null" }
 
-// mayTask reports whether a client may see a task of the upstream.
-func (u *upstreamConn) mayTask(g *policy.Grant, id string) bool {
+// mayTask reports whether a client may see a task of an upstream.
+func (s *session) mayTask(u *upstreamConn, g *policy.Grant, id string) bool {
 	if g == nil {
 		return true
 	}
-	if tool := u.toolOf(id); tool != "" {
+	if tool := s.toolOf(u, id); tool != "" {
 		return g.May(policy.Tool, policy.Name(u.up.Name, tool))
 	}
 	return g.Sees(u.up.Name)

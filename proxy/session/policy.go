@@ -68,7 +68,7 @@ func (s *session) deniedTask(r *request, u *upstreamConn, id string) (denied, an
 	if r.grant == nil {
 		return false, false
 	}
-	if tool := u.toolOf(id); tool != "" {
+	if tool := s.toolOf(u, id); tool != "" {
 		return s.denied(r, catalog.Tools, u, tool)
 	}
 	return !r.grant.Sees(u.up.Name), false
@@ -90,7 +90,7 @@ func (s *session) confine(r *request, f *mcp.Filter) bool {
 	})
 	f.Tasks = slices.DeleteFunc(f.Tasks, func(name string) bool {
 		u, id := r.upstreams.runner(name)
-		return u != nil && !u.mayTask(r.grant, id)
+		return u != nil && !s.mayTask(u, r.grant, id)
 	})
 	switch {
 	case missing:

@@ -43,7 +43,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 			s.answered(c, answer)
 		}
 	}
-	out := u.exposed(in.m, n, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
+	out := s.exposed(u, in.m, n, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
 	out.Related = c.Related
 	s.client.Wait(1)
 	switch err := s.forwardToClient(in, c, out); {
@@ -86,7 +86,7 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 	if _, ended := catalog.TaskState(m.Result); ended || c.Method == mcp.MethodTasksResult && m.Error == nil {
 		s.clientTasks.End(sr.conn, sr.task)
 	}
-	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, sr.conn.ownTask), Error: m.Error, Extra: m.Extra})
+	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, func(name string) string { return s.ownTask(sr.conn, name) }), Error: m.Error, Extra: m.Extra})
 }
 
 // questionCancelled cancels a server request at the client, because the upstream has cancelled it,

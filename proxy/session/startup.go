@@ -17,9 +17,9 @@ const maxStart = 8 * time.Second
 
 func (p *Router) maxStart() time.Duration { return cmp.Or(p.MaxStart, maxStart) }
 
-// startTimeout is how long this upstream may hold the client's initialize.
-func (u *upstreamConn) startTimeout() time.Duration {
-	return min(cmp.Or(u.up.StartTimeout, 30*time.Second), u.s.router.maxStart())
+// startTimeout is how long an upstream may hold the client's initialize.
+func (p *Router) startTimeout(u *Upstream) time.Duration {
+	return min(cmp.Or(u.StartTimeout, 30*time.Second), p.maxStart())
 }
 
 // startAll starts all upstreams at once, also those that become known meanwhile, and waits
@@ -137,7 +137,7 @@ func (st *startup) beginAside(u *upstreamConn) {
 
 // ask starts one upstream, within its own startTimeout.
 func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
-	within, cancel := context.WithTimeout(ctx, u.startTimeout())
+	within, cancel := context.WithTimeout(ctx, st.s.router.startTimeout(u.up))
 	defer cancel()
 	said, failed := st.insist(within, u)
 	if said == nil && failed == nil && lists.TimedOut(within) && u.ctx.Err() == nil {

@@ -21,12 +21,12 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	if id == "" || c == nil {
 		return
 	}
-	name := c.conn.taskName(id)
+	name := s.taskName(c.conn, id)
 	if owners.IsTooLong(name) {
 		c.conn.refuseTask(r.Method, answer)
 		return
 	}
-	c.conn.noteOwner(owners.OfTask, id)
+	s.noteOwner(c.conn, owners.OfTask, id)
 	n, _ := c.ID.Int()
 	x := task{ID: name, Own: id, Tool: r.tool, Conn: c.conn, Key: tokenKey{Conn: c.conn, N: n}, Token: c.token, Unfinished: !ended}
 	if ended {
@@ -69,7 +69,7 @@ func (s *session) byTask(r *request) *jsonrpc.Error {
 // toRunner forwards a request about a task to the upstream that runs it, with that upstream's own
 // id, if the client may use it. after is called with the answer.
 func (s *session) toRunner(r *request, u *upstreamConn, own string, after func(answer *jsonrpc.Message)) *jsonrpc.Error {
-	if !u.mayUse(owners.OfTask, own) {
+	if !s.mayUse(u, owners.OfTask, own) {
 		return unknownTask
 	}
 	switch denied, answered := s.deniedTask(r, u, own); {
@@ -134,19 +134,20 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 		case haveTasks(u):
 			answers++
 		}
-		for _, e := range u.ownTasks(found[i].Elements) {
+		for _, e := range s.ownTasks(u, found[i].Elements) {
 			id, _ := catalog.TaskState(e)
-			if !u.mayTask(r.grant, id) {
+			if !s.mayTask(u, r.grant, id) {
 				continue
 			}
-			if owners.IsTooLong(u.taskName(id)) {
+			name := s.taskName(u, id)
+			if owners.IsTooLong(name) {
 				u.lists.WarnTooLong(r.Method, "taskId")
 				continue
 			}
 			if id != "" {
-				s.tasks.Add(task{ID: u.taskName(id), Own: id, Conn: u})
+				s.tasks.Add(task{ID: name, Own: id, Conn: u})
 			}
-			merged = append(merged, catalog.RenameTask(e, u.taskName))
+			merged = append(merged, catalog.RenameTask(e, func(id string) string { return s.taskName(u, id) }))
 		}
 	}
 	if first != nil && answers == 0 {
@@ -185,7 +186,7 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 // that does.
 func (s *session) findTask(ctx context.Context, r *request, id string) {
 	candidates := r.upstreams.withTasks(ctx, r.identity())
-	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !u.mayUse(owners.OfTask, id) })
+	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !s.mayUse(u, owners.OfTask, id) })
 	if len(candidates) == 0 {
 		s.fail(r, cmp.Or(r.upstreams.unreached(r.grant), unknownTask))
 		return
@@ -228,12 +229,12 @@ func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
 		return
 	}
 	u := r.sent.conn
-	name := u.taskName(id)
+	name := s.taskName(u, id)
 	if owners.IsTooLong(name) {
 		u.refuseTask(r.Method, answer)
 		return
 	}
-	u.noteOwner(owners.OfTask, id)
+	s.noteOwner(u, owners.OfTask, id)
 	_, ended := catalog.TaskState(answer.Result)
 	s.tasks.Add(task{ID: name, Own: id, Tool: r.tool, Conn: u, Unfinished: !ended})
 	answer.Result = catalog.GivenBack(answer.Result, name)

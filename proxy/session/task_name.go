@@ -12,26 +12,31 @@ type (
 	tokenKey = owners.TokenKey[*upstreamConn]
 )
 
-// taskName returns the client's name of a task of the upstream.
-func (u *upstreamConn) taskName(id string) string {
+// taskName returns the client's name of a task of an upstream.
+func (s *session) taskName(u *upstreamConn, id string) string {
 	name := catalog.TaskName(u.up.Name, id)
 	for _, given := range []string{id, name} {
-		if x := u.s.tasks.Get(given); x.Conn == u && x.Own == id {
+		if x := s.tasks.Get(given); x.Conn == u && x.Own == id {
 			return given
 		}
 	}
-	if u.s.upstreams.of(u.era).only() != nil {
+	if s.upstreams.of(u.era).only() != nil {
 		return id
 	}
 	return name
 }
 
-// ownTask returns the upstream's own id of one of its tasks.
-func (u *upstreamConn) ownTask(name string) string {
-	if runner, own := u.s.upstreams.of(u.era).runner(name); runner == u {
+// ownTask returns an upstream's own id of one of its tasks.
+func (s *session) ownTask(u *upstreamConn, name string) string {
+	if runner, own := s.upstreams.of(u.era).runner(name); runner == u {
 		return own
 	}
 	return name
+}
+
+// ownRelated returns the edits of a message for an upstream that rename the task to which it is tied.
+func (s *session) ownRelated(u *upstreamConn, n *mcp.Notes) []jsonrpc.Edit {
+	return catalog.Renaming(n, mcp.RelatedTaskID, func(name string) string { return s.ownTask(u, name) })
 }
 
 // runner returns the upstream that runs a task, given the client's name, and the upstream's own id;
@@ -53,17 +58,19 @@ func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
 	return found, own
 }
 
-// toolOf returns the tool of a task, "" if it is unknown.
-func (u *upstreamConn) toolOf(id string) string { return u.s.tasks.Get(u.taskName(id)).Tool }
+// toolOf returns the tool of a task of an upstream, "" if it is unknown.
+func (s *session) toolOf(u *upstreamConn, id string) string {
+	return s.tasks.Get(s.taskName(u, id)).Tool
+}
 
-// exposed returns a copy of a message of the upstream with edits to its params, and with the
+// exposed returns a copy of a message of an upstream with edits to its params, and with the
 // client's name of the task to which it is tied. A task of the client keeps its name.
-func (u *upstreamConn) exposed(m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
+func (s *session) exposed(u *upstreamConn, m *jsonrpc.Message, n *mcp.Notes, edits ...jsonrpc.Edit) *jsonrpc.Message {
 	edits = append(edits, catalog.Renaming(n, mcp.RelatedTaskID, func(id string) string {
-		if u.s.clientTasks.Get(id).Conn == u {
+		if s.clientTasks.Get(id).Conn == u {
 			return id
 		}
-		return u.taskName(id)
+		return s.taskName(u, id)
 	})...)
 	out := *m
 	out.Params = jsonrpc.Replace(m.Params, edits...)

@@ -108,7 +108,7 @@ func (u *upstreamConn) changed(k catalog.Kind) {
 
 // pass forwards a message to the client, with edits to its params.
 func (u *upstreamConn) pass(in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
-	out := u.exposed(in.m, n, edits...)
+	out := u.s.exposed(u, in.m, n, edits...)
 	out.Related = in.related()
 	u.s.tell(out)
 }
@@ -203,12 +203,12 @@ func (u *upstreamConn) subscriptionCancelled(in incoming) {
 func (u *upstreamConn) taskStatus(in incoming) {
 	n := mcp.Read(in.m)
 	id, ended := catalog.NotedTask(n)
-	if !u.mayUse(owners.OfTask, id) || !u.mayTask(u.s.grant(), id) {
+	if !u.s.mayUse(u, owners.OfTask, id) || !u.s.mayTask(u, u.s.grant(), id) {
 		u.s.drop("status of an unknown task", in.m)
 		return
 	}
 	if ended {
-		u.s.tasks.End(u, u.taskName(id))
+		u.s.tasks.End(u, u.s.taskName(u, id))
 	}
-	u.pass(in, n, catalog.Renaming(n, mcp.Key, u.taskName)...)
+	u.pass(in, n, catalog.Renaming(n, mcp.Key, func(id string) string { return u.s.taskName(u, id) })...)
 }
