@@ -30,14 +30,16 @@
 //   - policy.go: what of all this a client may use. in_flight.go, observe.go: reports for operators.
 //   - forward.go: a request becomes a call to an upstream. settle.go: the end of each request.
 //   - era.go: the era of a message, and what a client of the modern era may get.
-//   - upstream_open.go: the streams to an upstream, and what is sent to it. upstream_lists.go: how
-//     packages lists and listen see it. upstream_info.go: its initialize. idle.go: how it rests when
-//     nobody needs it.
-//   - upstream_receive.go: the messages of an upstream. server_request.go: its requests.
-//   - task_name.go: the names that clients know for its tasks. ownership.go: the principals that have
-//     them. trace.go, observe_upstream.go: reports about its calls.
+//   - client_side.go: what the messages of an upstream mean for the client. server_request.go: its
+//     requests. task_name.go: the names that clients know for its tasks. ownership.go: the principals
+//     that have them.
+//   - upstream_open.go: the streams to an upstream, and what is sent to it. upstream_receive.go: what
+//     comes from it. upstream_lists.go: how packages lists and listen see it. upstream_info.go: its
+//     initialize. idle.go: how it rests when nobody needs it. trace.go, observe_upstream.go: reports
+//     about its calls.
 //   - request.go: a request of the client, and its call.
-//   - session.go, router.go, upstream_set.go, upstream_conn.go: the four types that know each other.
+//   - session.go, router.go, upstream_set.go: the three types that know each other.
+//   - upstream_conn.go: a connection to an upstream. It knows its session as a clientSide only.
 //   - attempt.go, held_back.go, abandoned.go, handshake.go, timer.go, configured.go: what these consist
 //     of, each with its own lock.
 //
@@ -82,7 +84,8 @@
 // session.mu makes one step of the end of a session, or of another upstream set, and what must not
 // come in between. Each upstream connection has a lock for its stream. All other locks guard one
 // concern or one Peer, as its type says. They are taken in this order: session.mu, upstreamConn.mu,
-// others. Package listen calls nothing of the session with its lock held. No lock is held across I/O.
+// others. Package listen calls nothing of the session with its lock held. What an upstream
+// connection calls of its session with its lock held, type clientSide says. No lock is held across I/O.
 //
 // # Invariants
 //

@@ -69,16 +69,16 @@ func (u *upstreamConn) lookAt(a *attempt) {
 		u.noteUse()
 	}
 	a.busy = busy
-	idle := u.s.now() - time.Duration(u.idle.used.Load())
+	idle := u.now() - time.Duration(u.idle.used.Load())
 	if busy || idle < limit {
-		u.s.subscriptions.WakeDozing(u)
+		u.subscriptions.WakeDozing(u)
 	}
 	switch {
 	case busy:
 		a.look.Reset(max(limit/8, time.Millisecond))
 	case idle < limit:
 		a.look.Reset(limit - idle)
-	case u.lists.IsLazy() && u.s.subscriptions.Doze(u):
+	case u.lists.IsLazy() && u.subscriptions.Doze(u):
 		a.look.Reset(dozeTime)
 	case a.peer.Retire(lastWords):
 		u.restLocked(a)
@@ -95,11 +95,10 @@ const dozeTime = 50 * time.Millisecond
 func (u *upstreamConn) busyLocked(a *attempt) bool {
 	calls, requests := a.peer.Open() // subscriptions are calls
 	if calls > 0 && u.lists.IsLazy() {
-		calls -= u.s.subscriptions.ListsOnly(u)
+		calls -= u.subscriptions.ListsOnly(u)
 	}
 	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
-	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 ||
-		u.s.tasks.IsUnfinishedAt(u) || u.s.clientTasks.IsUnfinishedAt(u) || u.s.resourceSubs.Of(u) != nil
+	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 || u.client.needs(u)
 }
 
 // restLocked does what ended does for streams that end otherwise. Its stream is being closed.

@@ -7,17 +7,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// tapped returns a stream to the upstream, wrapped for operators.
-func (u *upstreamConn) tapped(c jsonrpc.Conn) jsonrpc.Conn {
-	at := observe.Point{Side: observe.SideUpstream, Session: u.s.id(), Upstream: u.up.Name}
-	at.Who = func(*jsonrpc.Message) (client, principal string) { return u.s.sender(nil) }
-	return u.s.router.Tap.Conn(at, c)
-}
-
 // observeEnd reports the end of an upstream connection that this side has chosen. The host reports
 // all others.
 func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int) {
-	tell := u.s.router.Hooks.Happened
+	tell := u.hooks.Happened
 	if tell == nil || told.Cause.IsZero() || said.Event == "" {
 		return
 	}
@@ -25,18 +18,18 @@ func (u *upstreamConn) observeEnd(said, told *jsonrpc.ClosedError, inFlight int)
 		return
 	}
 	e := observe.EventOf(observe.StoppedInUse, u.up.Name, told)
-	e.Session, e.Era, e.InFlight = u.s.id(), string(u.era), inFlight
+	e.Session, e.Era, e.InFlight = u.session, string(u.era), inFlight
 	tell(e)
 }
 
 // observeSent reports that a call to an upstream is being sent.
 func observeSent(pc *peer.Call) {
 	c := callOf(pc)
-	h := &c.conn.s.router.Hooks
+	h := c.conn.hooks
 	if h.CallBegan == nil && h.CallEnded == nil && c.trace == nil {
 		return
 	}
-	c.began = c.conn.s.now()
+	c.began = c.conn.now()
 	if h.CallBegan != nil {
 		h.CallBegan(c.observed())
 	}
@@ -48,19 +41,19 @@ func observeSent(pc *peer.Call) {
 // observeOver reports that a call to an upstream is over.
 func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 	c := callOf(pc)
-	s := c.conn.s
+	u := c.conn
 	if c.Method != mcp.MethodListen { // whose end may be for a rest
-		c.conn.noteUse()
+		u.noteUse()
 	}
-	tell := s.router.Hooks.CallEnded
+	tell := u.hooks.CallEnded
 	if tell == nil && c.trace == nil {
 		return
 	}
 	if lost != nil {
-		answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name))
+		answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
 	}
-	over := s.now()
-	seen, end := c.observed(), observe.EndAt(s.began.Add(over), over-c.began, answer)
+	over := u.now()
+	seen, end := c.observed(), observe.EndAt(u.began.Add(over), over-c.began, answer)
 	if answer != nil && answer.Error == nil {
 		c.ended = end.Outcome
 	}
@@ -74,7 +67,7 @@ func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 }
 
 func (c *call) observed() observe.Call {
-	seen := observe.Call{Session: c.conn.s.id(), Upstream: c.conn.up.Name, Era: string(c.conn.era), Method: mcp.NameOf(c.Method), Listed: c.listed}
+	seen := observe.Call{Session: c.conn.session, Upstream: c.conn.up.Name, Era: string(c.conn.era), Method: mcp.NameOf(c.Method), Listed: c.listed}
 	if c.trace != nil {
 		seen.Trace = c.trace.ID()
 	}

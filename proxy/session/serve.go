@@ -42,6 +42,11 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Memory: &p.memory, Catalog: &p.Catalog, CatalogAge: p.CatalogAge, ListTimeout: p.listTimeout(), MaxBytes: p.queueBytes(),
 		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
 	})
+	s.conns = surroundings{
+		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions,
+		session: s.id(), sessionCtx: s.ctx, began: s.began, wg: &s.wg,
+		hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
+	}
 	s.upstreams.s = s
 	s.resourceSubs.Kept = &s.kept
 	s.upstreams.hold(&configured{complete: true, settled: true})

@@ -91,8 +91,7 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 
 // questionCancelled cancels a server request at the client, because the upstream has cancelled it,
 // by m, or its stream has ended. At the end of the session the client gets no cancellation.
-func (u *upstreamConn) questionCancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
-	s := u.s
+func (s *session) questionCancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span) {
 	s.mu.Lock()
 	sr, _ := r.Value.(*serverRequest)
 	closing := s.phase >= closing

@@ -38,6 +38,7 @@ type session struct {
 	wg     sync.WaitGroup
 
 	began time.Time
+	conns surroundings // of its upstream connections
 	clientIdentity
 
 	// Each has its own lock.

@@ -42,7 +42,7 @@ func withTrace(ctx context.Context, r *request) context.Context {
 // own if t is nil. It returns the params, and the edits that pass the trace context to the
 // upstream; none if there is no trace.
 func (c *call) traced(t observe.Trace, params json.RawMessage, n *mcp.Notes) (json.RawMessage, []jsonrpc.Edit) {
-	follower := c.conn.s.router.Hooks.Follower
+	follower := c.conn.hooks.Follower
 	switch {
 	case t != nil:
 		c.trace = t.Call(c.observed(), c.target())
@@ -83,7 +83,7 @@ func (r *request) listedBy(u *upstreamConn) *atomic.Value {
 // the trace context of the call or of ctx.
 func (c *call) own(ctx context.Context, params json.RawMessage) json.RawMessage {
 	params = ownToken(c.Method, params, c.ID)
-	if c.conn.s.router.Hooks.Follower == nil {
+	if c.conn.hooks.Follower == nil {
 		return params
 	}
 	t, _ := ctx.Value(traceKey{}).(observe.Trace)

@@ -355,13 +355,3 @@ func askPeer(ctx context.Context, pr *peer.Peer, method string, params json.RawM
 	}
 	return result, err
 }
-
-// Try begins a trial of the upstream for an entry of the catalog.
-func (u *upstreamConn) Try(k lists.Key, capabilities json.RawMessage) *lists.Asking {
-	return u.s.router.try(k, u.up, capabilities)
-}
-
-// Renew begins a trial because the upstream has changed a list.
-func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
-	u.s.router.renew(k, u.up, capabilities)
-}

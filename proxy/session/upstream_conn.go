@@ -2,21 +2,83 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
+
+// A clientSide is the session of an upstreamConn, as that sees it. The connection knows streams:
+// attempts to open one, their ends, rest, messages that are held back, and calls of its own. What
+// a message means for the client, and what the client has asked for, only the session knows.
+//
+// initializeParams, stateAt, needs and isSole are called with upstreamConn.mu held. They do not wait,
+// and take only locks that come after it. The others are called without it.
+type clientSide interface {
+	// dial opens a stream to the upstream.
+	dial(u *upstreamConn) (jsonrpc.Conn, error)
+
+	// initializeParams returns the params of initialize for upstreams.
+	initializeParams() json.RawMessage
+
+	// stateAt returns what is restored at an upstream that starts again: the params of the last
+	// logging/setLevel, nil for none, and those of the client's subscriptions to its resources.
+	stateAt(u *upstreamConn) (level json.RawMessage, subscriptions []json.RawMessage)
+
+	// needs reports whether the client has something at the upstream that ends with its server.
+	needs(u *upstreamConn) bool
+
+	// isSole reports whether the client has no other upstream.
+	isSole(u *upstreamConn) bool
+
+	// handle handles a notification of the upstream, or a request other than a ping. In the legacy
+	// era, the client is ready. It is called in the order of the messages, and may wait for room.
+	handle(u *upstreamConn, in incoming)
+
+	// questionCancelled cancels a request that was handled: by m, in which its id is at a span, or,
+	// if m is nil, because its stream has ended.
+	questionCancelled(r *peer.Request, m *jsonrpc.Message, at jsonrpc.Span)
+
+	// drop counts a message without a receiver.
+	drop(reason string, m *jsonrpc.Message)
+
+	// try and renew are as in [lists.Server].
+	try(k lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking
+	renew(k lists.Key, up *Upstream, capabilities json.RawMessage)
+}
+
+// surroundings are what all upstream connections of a session have in common. They are static.
+type surroundings struct {
+	client        clientSide
+	clientReady   *atomic.Bool // until when messages are held back
+	subscriptions *listen.Subscriptions
+
+	session    string          // its name in logs
+	sessionCtx context.Context // ends with the session
+	began      time.Time       // of the session
+	wg         *sync.WaitGroup // of its goroutines
+
+	hooks    *observe.Hooks
+	limited  bool // there are policies: abandoned requests count
+	maxBytes int  // of a queue
+}
+
+// now is session.now.
+func (of *surroundings) now() time.Duration { return time.Since(of.began) }
 
 // An upstreamConn is one session's connection to one upstream: at most one open stream, opened when
 // first needed, and again after it ended.
 type upstreamConn struct {
 	// Static after construction.
-	s      *session
+	*surroundings
 	era    mcp.Era
 	up     *Upstream
 	log    *slog.Logger
@@ -40,18 +102,6 @@ type upstreamConn struct {
 	closed    bool                 // hung up for good: no new attempt and no new call
 	gone      *jsonrpc.ClosedError // why it is closed; without a cause at the session's end
 	reopening bool                 // reopen is running
-}
-
-func newUpstreamConn(set *upstreamSet, up *Upstream) *upstreamConn {
-	s := set.s
-	u := &upstreamConn{
-		s: s, era: set.era, up: up, log: s.log.With("upstream", up.Name),
-	}
-	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	u.lists = s.lists.New(lists.Config{
-		Name: up.Name, Era: u.era, Lazy: up.Lazy, Shared: up.Shared, Allows: up.allows, Log: u.log, Ctx: u.ctx,
-	}, u)
-	return u
 }
 
 func (u *upstreamConn) state() streamState {
@@ -128,7 +178,7 @@ func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt
 // noteUse notes that the upstream is in use.
 func (u *upstreamConn) noteUse() {
 	if u.up.IdleStop > 0 {
-		u.idle.used.Store(int64(u.s.now()))
+		u.idle.used.Store(int64(u.now()))
 	}
 }
 

@@ -42,7 +42,7 @@ func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
 	u.noteAliveLocked(a)
 	u.mu.Unlock()
 	if !lazy { // else listFirst compares
-		u.s.wg.Go(func() { u.lists.Returned(unseen, func() bool { return u.isOpen(a) }) })
+		u.wg.Go(func() { u.lists.Returned(unseen, func() bool { return u.isOpen(a) }) })
 	}
 }
 
@@ -69,10 +69,11 @@ func (u *upstreamConn) replayLocked(a *attempt) {
 		}
 		_ = c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
 	}
-	if level := u.s.handshake.lastLevel(); level != nil && u.lists.Says().Declares("logging") {
+	level, subscriptions := u.client.stateAt(u)
+	if level != nil && u.lists.Says().Declares("logging") {
 		request(mcp.MethodSetLevel, level)
 	}
-	for _, params := range u.s.resourceSubs.Of(u) {
+	for _, params := range subscriptions {
 		request(mcp.MethodSubscribe, params)
 	}
 }

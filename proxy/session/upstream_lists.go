@@ -25,7 +25,7 @@ func listsOf(conns []*upstreamConn) []*lists.Upstream {
 }
 
 // IsSole reports whether the client has no other upstream.
-func (u *upstreamConn) IsSole() bool { return u.s.upstreams.of(u.era).only() == u }
+func (u *upstreamConn) IsSole() bool { return u.client.isSole(u) }
 
 // State returns the state of the stream.
 func (u *upstreamConn) State() lists.State {
@@ -50,7 +50,17 @@ func (u *upstreamConn) Ask(ctx context.Context, method string, params json.RawMe
 }
 
 // ListChanged notifies the client's subscriptions.
-func (u *upstreamConn) ListChanged(k catalog.Kind) { u.s.subscriptions.Changed(u, k) }
+func (u *upstreamConn) ListChanged(k catalog.Kind) { u.subscriptions.Changed(u, k) }
+
+// Try begins a trial of the upstream for an entry of the catalog.
+func (u *upstreamConn) Try(k lists.Key, capabilities json.RawMessage) *lists.Asking {
+	return u.client.try(k, u.up, capabilities)
+}
+
+// Renew begins a trial because the upstream has changed a list.
+func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
+	u.client.renew(k, u.up, capabilities)
+}
 
 // introduced starts an upstream that describes itself in initialize, and returns the description.
 func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {

@@ -29,7 +29,7 @@ func (u *upstreamConn) openLocked() *attempt {
 			u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // as in ended
 		}
 		u.attempt = a
-		u.s.wg.Go(func() { u.run(a) })
+		u.wg.Go(func() { u.run(a) })
 	}
 	return u.attempt
 }
@@ -38,10 +38,10 @@ func (u *upstreamConn) newAttempt() *attempt {
 	a := &attempt{started: make(chan struct{}), closed: make(chan struct{})}
 	a.peer = peer.New(peer.Options{
 		Name: u.up.Name, Minted: &u.minted, Apart: true, Class: classOf,
-		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.s.router.queueBytes()}, Full: u.queueFull,
+		Room: jsonrpc.Room{Messages: maxQueue, Bytes: u.maxBytes}, Full: u.queueFull,
 		Sent: observeSent, Over: observeOver,
 		Request:   func(r *peer.Request) { u.asked(a, r) },
-		Cancelled: u.questionCancelled,
+		Cancelled: u.client.questionCancelled,
 		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },
 		Progress:  func(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) { u.notified(incoming{a: a, m: m, of: c}) },
 		Invalid:   func(bad *jsonrpc.InvalidError) { u.log.Debug("unusable message from upstream", "err", bad) },
@@ -49,7 +49,7 @@ func (u *upstreamConn) newAttempt() *attempt {
 		Dropped: func(_ string, m *jsonrpc.Message) {
 			u.noteAnswer(m)
 			u.answeredLate(m.ID)
-			u.s.drop("unknown or late answer from upstream", m)
+			u.client.drop("unknown or late answer from upstream", m)
 		},
 	})
 	if u.era == mcp.Legacy {
@@ -64,13 +64,13 @@ const maxQueue = 8192
 
 // queueFull logs a message that was dropped because the queue was full.
 func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
-	u.log.Log(u.s.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
+	u.log.Log(u.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
 }
 
 // answeredLate ends the count of an abandoned call.
 func (u *upstreamConn) answeredLate(id jsonrpc.ID) {
 	n, ok := id.Answered()
-	if !ok || u.s.router.Policies == nil {
+	if !ok || !u.limited {
 		return
 	}
 	u.abandoned.answered(n)
@@ -121,7 +121,7 @@ func (u *upstreamConn) run(a *attempt) {
 
 // stream opens a stream for a and returns how it ended.
 func (u *upstreamConn) stream(a *attempt) error {
-	conn, err := u.s.router.Dial(u.ctx, u.up.Name, u.s.key, u.era)
+	conn, err := u.client.dial(u)
 	u.mu.Lock()
 	u.reached = err == nil
 	u.mu.Unlock()
@@ -129,7 +129,6 @@ func (u *upstreamConn) stream(a *attempt) error {
 		return err
 	}
 	defer conn.Close()
-	conn = u.tapped(conn)
 	if err := u.adopt(a, conn); err != nil {
 		return err
 	}
@@ -151,10 +150,9 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 		a.ready = true
 		close(a.started)
 		u.watchLocked(a)
-		u.s.subscriptions.Resume(u)
+		u.subscriptions.Resume(u)
 		return nil
 	}
-	params, _ := u.s.handshake.said()
 	c := u.newCall(a, mcp.MethodInitialize)
 	c.Room = &a.first
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
@@ -162,7 +160,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 			u.initialized(a, answer)
 		}
 	}
-	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, params)})
+	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.client.initializeParams())})
 }
 
 // ended marks a as ended before anything of it is settled, so that later requests open another
@@ -183,7 +181,7 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 		close(a.started)
 	}
 	u.held.clear()
-	if u.s.ctx.Err() == nil { // otherwise this side has left, and the server may continue
+	if u.sessionCtx.Err() == nil { // otherwise this side has left, and the server may continue
 		u.abandoned.end()
 	}
 	u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // the next process may have other lists
@@ -297,7 +295,7 @@ func (u *upstreamConn) reopenSoon() {
 		return
 	}
 	u.reopening = true
-	u.s.wg.Go(func() {
+	u.wg.Go(func() {
 		timer := time.NewTimer(rand.N(reopenWithin))
 		defer timer.Stop()
 		select {
