@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -57,6 +58,23 @@ func (n *Notes) As(id jsonrpc.ID, token json.RawMessage, edits ...jsonrpc.Edit) 
 		edits = append(edits, jsonrpc.Edit{Span: n.At(m), With: with})
 	}
 	return jsonrpc.Replace(n.params, edits...), true
+}
+
+// HasToken reports whether the message names a request by the sender's own progress token, which is not nil.
+func (n *Notes) HasToken(own json.RawMessage) bool {
+	return own != nil && (bytes.Equal(n.Raw(Token), own) || bytes.Equal(n.Raw(ParamToken), own))
+}
+
+// Own returns the params with our id in place of the sender's own id and progress token of a request. It is the
+// reverse of As.
+func (n *Notes) Own(id jsonrpc.ID, token json.RawMessage) json.RawMessage {
+	edits := []jsonrpc.Edit{{Span: n.At(Subscription), With: id.Raw()}}
+	for _, m := range [...]Member{Token, ParamToken} {
+		if token != nil && bytes.Equal(n.Raw(m), token) {
+			edits = append(edits, jsonrpc.Edit{Span: n.At(m), With: id.Raw()})
+		}
+	}
+	return jsonrpc.Replace(n.params, edits...)
 }
 
 // AnsweredAs returns a result or an error with the id of the other side's request in place of ours,

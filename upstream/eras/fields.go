@@ -16,6 +16,7 @@ import (
 const (
 	resultComplete      = "complete"
 	resultInputRequired = "input_required"
+	resultTask          = "task" // of the tasks extension, which is not translated
 )
 
 var errNoObject = errors.New("not an object")
@@ -194,11 +195,18 @@ func changed(list json.RawMessage, fn func(json.RawMessage) json.RawMessage) jso
 	return jsonrpc.Array(elements)
 }
 
+// saysCaching reports whether modern results of a method say how long they may be cached, as those of all lists
+// do.
+func saysCaching(method string) bool {
+	row := mcp.MethodOf(method)
+	return row.Cacheable || row.Name == "" && strings.HasSuffix(method, "/list")
+}
+
 // ToModernResult returns a legacy result as a complete modern one, which must not be cached.
 // serverInfo may be nil.
 func ToModernResult(method string, result, serverInfo json.RawMessage) json.RawMessage {
 	values := []jsonrpc.Value{{Key: "resultType", Text: jsonrpc.Quote(resultComplete)}}
-	if mcp.MethodOf(method).Cacheable {
+	if saysCaching(method) {
 		values = append(values, jsonrpc.Value{Key: "ttlMs", Text: []byte(`0`)},
 			jsonrpc.Value{Key: "cacheScope", Text: []byte(`"private"`)})
 	}

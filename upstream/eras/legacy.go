@@ -225,13 +225,53 @@ func (l *legacy) setLevel(r *peer.Request) {
 }
 
 // noticeOfClient handles a notification of the client. Except for cancelled, which the Peer handles, modern
-// servers know none: they ask for roots when they need them, and do not wait for progress on a question.
+// servers know only those of extensions: they ask for roots when they need them, and do not wait for progress on a
+// question.
 func (l *legacy) noticeOfClient(m *jsonrpc.Message, _ *peer.Call) {
-	if m.Method == mcp.MethodInitialized {
-		l.mu.Lock()
-		defer l.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case m.Method == mcp.MethodInitialized:
 		l.initializedLocked()
+	case mcp.MethodOf(m.Method).Name == "" && l.hello != nil && !l.ended:
+		l.forwardNoticeLocked(m)
 	}
+}
+
+// forwardNoticeLocked sends the server a notification of the client, which it drops if that names a request that is
+// over.
+func (l *legacy) forwardNoticeLocked(m *jsonrpc.Message) {
+	notes := mcp.Read(m)
+	params, hop := m.Params, reserved
+	if c, named := l.callNamedLocked(notes); named {
+		if c == nil || c.sent == nil {
+			return
+		}
+		params, hop = notes.Own(c.sent.ID, c.token), hopReserved
+	}
+	if len(params) > 0 && params[0] != '{' {
+		return // notifications of MCP have none
+	}
+	l.modern.Send(&jsonrpc.Message{Method: m.Method, Params: mcp.SetMeta(mcp.SetMeta(params, hop...), l.hello.claim()...), Extra: m.Extra})
+}
+
+// callNamedLocked returns the call that a notification of the client names, by the id of its request or by its
+// token; nil if there is none.
+func (l *legacy) callNamedLocked(notes *mcp.Notes) (c *legacyCall, named bool) {
+	if notes.Has(mcp.Subscription) {
+		id, _ := notes.ID(mcp.Subscription)
+		if r := l.client.Request(id); r != nil {
+			c, _ = r.Value.(*legacyCall)
+		}
+		return c, true
+	}
+	l.client.Requests(func(r *peer.Request) bool {
+		if other, ok := r.Value.(*legacyCall); ok && notes.HasToken(other.token) {
+			c = other
+		}
+		return false
+	})
+	return c, c != nil
 }
 
 // noticeOfServer handles a notification of the upstream. of is the call that its stream names.
@@ -271,16 +311,27 @@ func (l *legacy) wantsToHearLocked(m *jsonrpc.Message) bool {
 	return i < 0 && level != "" || i >= slices.Index(mcp.LogLevels, l.level)
 }
 
-// passLocked forwards a notification, unless the call that it belongs to has ended.
+// passLocked forwards a notification, unless the call that it names, or on whose stream it came (of), has ended.
 func (l *legacy) passLocked(m *jsonrpc.Message, of *peer.Call) {
-	var related jsonrpc.ID
-	if !m.Related.IsZero() {
-		if of == nil || of.For == nil {
+	id, named := mcp.Read(m).Named()
+	if named {
+		call := l.modern.Call(id)
+		if !m.Related.IsZero() && call != of {
 			return
 		}
-		related = of.For.ID
+		of = call
 	}
-	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra, Related: related})
+	if !named && m.Related.IsZero() {
+		l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra})
+		return
+	}
+	if of == nil || of.For == nil {
+		return
+	}
+	c := of.For.Value.(*legacyCall)
+	if params, ok := forClient(m, of.ID, c.ID, c.token); ok {
+		l.client.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.ID})
+	}
 }
 
 // cancelledByServerLocked handles a listen that the server ends without an answer (2026-07-28

@@ -16,9 +16,10 @@ type legacyCall struct {
 	*peer.Request
 
 	// Static once it is sent.
-	version string          // of the client
-	params  json.RawMessage // of the client, for a retry; nil if there can be none
-	extra   []byte
+	version  string          // of the client
+	extended bool            // the client declares extensions that may have results of their own
+	params   json.RawMessage // of the client, for a retry; nil if there can be none
+	extra    []byte
 
 	// Guarded by legacy.mu.
 	token  json.RawMessage // the client's progress token, as it came; nil for none
@@ -36,7 +37,7 @@ var errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message
 // beginLocked makes a request a call. It returns nil if the request was cancelled or refused.
 func (l *legacy) beginLocked(r *peer.Request) *legacyCall {
 	c := &legacyCall{Request: r, extra: r.Message.Extra}
-	r.Message = nil
+	r.Message, r.Value = nil, c
 	if _, open := l.client.Open(); open > maxLegacyCalls {
 		r.Fail(jsonrpc.Overloaded(l.upstream))
 	}
@@ -59,7 +60,7 @@ func (l *legacy) forward(r *peer.Request) {
 	if c == nil {
 		return
 	}
-	c.version = l.hello.version
+	c.version, c.extended = l.hello.version, l.hello.extended
 	if mcp.MethodOf(r.Method).Asks {
 		c.params = params
 	}
@@ -77,19 +78,20 @@ func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 	}
 	c.sent, c.token = sent, token
 	sent.For = c.Request
-	sent.Progress = func(m *jsonrpc.Message, at jsonrpc.Span) { l.progress(c, m, at) }
+	sent.Progress = func(m *jsonrpc.Message, at jsonrpc.Span) { l.progress(c, sent.ID, m, at) }
 	sent.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil { // otherwise the client's stream ends, and its proxy settles the open requests
-			l.answered(c, again, answer)
+			l.answered(c, sent.ID, again, answer)
 		}
 	}
 	_ = sent.Send(&jsonrpc.Message{Params: text, Extra: c.extra})
 }
 
-// answered handles the answer to a call. It rewrites results, which may be large, without the lock.
-func (l *legacy) answered(c *legacyCall, again bool, m *jsonrpc.Message) {
+// answered handles the answer to a call, which had the id sent. It rewrites results, which may be large, without
+// the lock.
+func (l *legacy) answered(c *legacyCall, sent jsonrpc.ID, again bool, m *jsonrpc.Message) {
 	if m.Error != nil {
-		failure := toLegacyError(c.Method, m.Error)
+		failure := toLegacyError(c.Method, mcp.AnsweredAs(m.Error, sent, c.ID))
 		if again {
 			failure = notTheFirst(failure)
 		}
@@ -99,7 +101,10 @@ func (l *legacy) answered(c *legacyCall, again bool, m *jsonrpc.Message) {
 	result, err := readModernResult(m.Result)
 	switch {
 	case err == nil && result.kind == resultComplete:
-		l.settle(c, &jsonrpc.Message{Result: result.toLegacy(c.Method, c.version), Extra: m.Extra})
+		legacy := result.toLegacy(c.Method, c.version)
+		l.settle(c, &jsonrpc.Message{Result: withSubscription(legacy, m.Result, sent, c.ID), Extra: m.Extra})
+	case err == nil && isOwnKind(result.kind, c.Method, c.extended):
+		l.settle(c, &jsonrpc.Message{Result: withSubscription(StripReserved(m.Result), m.Result, sent, c.ID), Extra: m.Extra})
 	case err == nil && result.kind == resultInputRequired && mcp.MethodOf(c.Method).Asks:
 		l.inputRequired(c, m.Result)
 	default: // such as "task"
@@ -139,7 +144,7 @@ func (l *legacy) cancelled(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 // progress forwards progress of a call, whose token is at a position in the params. To the client a retry is the
 // same call, so progress that does not increase is dropped (2025-11-25 basic/utilities/progress: "The progress
 // value MUST increase").
-func (l *legacy) progress(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
+func (l *legacy) progress(c *legacyCall, sent jsonrpc.ID, m *jsonrpc.Message, at jsonrpc.Span) {
 	text, err := jsonrpc.Member(m.Params, "progress")
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,6 +158,6 @@ func (l *legacy) progress(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 	if err == nil {
 		c.last, c.told = max(value, c.last), true
 	}
-	params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})
-	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(params), Extra: m.Extra, Related: c.ID})
+	params := withSubscription(StripReserved(jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})), m.Params, sent, c.ID)
+	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.ID})
 }

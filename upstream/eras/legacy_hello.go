@@ -13,12 +13,13 @@ import (
 
 // A hello is a legacy client's initialize.
 type hello struct {
-	version string // of the client
-	can     mcp.Abilities
-	info    json.RawMessage // clientInfo; nil if it has none
-	caps    json.RawMessage // as in modern requests
-	ready   bool            // the client sent initialized
-	greeted bool            // initialize was answered with a result
+	version  string // of the client
+	can      mcp.Abilities
+	info     json.RawMessage // clientInfo; nil if it has none
+	caps     json.RawMessage // as in modern requests
+	extended bool            // it declares extensions that may have results of their own
+	ready    bool            // the client sent initialized
+	greeted  bool            // initialize was answered with a result
 }
 
 // readHello reads the params of initialize.
@@ -38,14 +39,14 @@ func readHello(params json.RawMessage) (*hello, error) {
 	if info := at[1].Of(params); info != nil && info[0] == '{' {
 		h.info = info
 	}
-	h.can = AbilitiesOf(h.caps)
+	h.can, h.extended = AbilitiesOf(h.caps), extends(h.caps)
 	return h, nil
 }
 
 // welcome returns the result of initialize for a result of server/discover.
 func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMessage, error) {
 	r, err := readModernResult(discovered)
-	if err != nil || r.kind != resultComplete {
+	if err != nil || r.kind != resultComplete && !isOwnKind(r.kind, mcp.MethodDiscover, true) { // its own kind is of no use to the client
 		return nil, cmp.Or(err, errors.New("unknown resultType"))
 	}
 	var at [2]jsonrpc.Span
@@ -73,12 +74,17 @@ const unsaidLevel = "info"
 // stamp returns the members of _meta that each modern request of the client carries. The bytes must not be written
 // to.
 func (h *hello) stamp(level string) []byte {
-	text := jsonrpc.Set(nil,
-		jsonrpc.Value{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
-		jsonrpc.Value{Key: mcp.KeyClientInfo, Text: h.info},
-		jsonrpc.Value{Key: mcp.KeyCapabilities, Text: h.caps},
-		jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(level)})
+	text := jsonrpc.Set(nil, append(h.claim(), jsonrpc.Value{Key: mcp.KeyLogLevel, Text: jsonrpc.Quote(level)})...)
 	return text[1 : len(text)-1 : len(text)-1]
+}
+
+// claim returns the members of _meta with which a modern message says who sends it.
+func (h *hello) claim() []jsonrpc.Value {
+	return []jsonrpc.Value{
+		{Key: mcp.KeyVersion, Text: jsonrpc.Quote(mcp.ModernVersions[0])},
+		{Key: mcp.KeyClientInfo, Text: h.info},
+		{Key: mcp.KeyCapabilities, Text: h.caps},
+	}
 }
 
 // stampKeys are the keys of _meta that stamped reads: the progress token and those that it sets.

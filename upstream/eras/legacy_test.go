@@ -189,6 +189,20 @@ func TestLegacyAsksWhatIsDeclared(t *testing.T) {
 	}
 }
 
+// A resultType of the server's own says nothing against its versions.
+func TestLegacyInitializeWithADiscoverOfItsOwnKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newTalk(t)
+		k.say(k.client, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+		k.say(k.server, `{"jsonrpc":"2.0","id":`+k.recv(k.server).ID.String()+
+			`,"result":{"resultType":"acme","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"x":1}}`)
+		const want = `{"jsonrpc":"2.0","id":"i","result":{"capabilities":{"tools":{}},"x":1,"protocolVersion":"2025-11-25","serverInfo":{"name":"up","version":""}}}`
+		if got := k.text(k.recv(k.client)); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
 func TestLegacyInitializeFailsAsDiscoverDoes(t *testing.T) {
 	for answer, want := range map[string]string{
 		`"error":{"code":-32022,"message":"no","data":{"supported":["2027-01-01"]}}`: `{"code":-32603,"message":"no","data":{"supported":["2027-01-01"]}}`,

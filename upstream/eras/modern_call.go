@@ -101,12 +101,14 @@ func (c *modernCall) takeKept() *jsonrpc.Message {
 // finish answers the client with the server's answer to a call that has left its session. It takes the lock, but
 // rewrites the answer without it.
 func (c *modernCall) finish(m *jsonrpc.Message) {
-	answer, urls := c.modernAnswer(m)
+	a := c.group.a
+	var client jsonrpc.ID
+	a.locked(func() { client = c.clientID() })
+	answer, urls := c.modernAnswer(m, client)
 	var digest [32]byte
 	if urls != nil {
 		digest = c.digestNow()
 	}
-	a := c.group.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if urls != nil {
@@ -116,11 +118,11 @@ func (c *modernCall) finish(m *jsonrpc.Message) {
 }
 
 // modernAnswer returns the answer for the client without an id, or the requests for input that a refusal by the
-// server amounts to. It needs no lock.
-func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, urls []byte) {
+// server amounts to. client is the client's id. It needs no lock.
+func (c *modernCall) modernAnswer(m *jsonrpc.Message, client jsonrpc.ID) (answer *jsonrpc.Message, urls []byte) {
 	switch {
 	case m.Error != nil:
-		answer, urls = c.modernError(m.Error)
+		answer, urls = c.modernError(mcp.AnsweredAs(m.Error, c.ID, client))
 		if answer != nil {
 			answer.Extra = m.Extra
 		}
@@ -135,7 +137,8 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message) (answer *jsonrpc.Message, 
 			c.group.a.life.logger().Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
-	return &jsonrpc.Message{Result: Completed(c.method, result, c.serverInfo), Extra: m.Extra}, nil
+	completed := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, extends(c.Capabilities))
+	return &jsonrpc.Message{Result: withSubscription(completed, result, c.ID, client), Extra: m.Extra}, nil
 }
 
 // modernError is modernAnswer for an error. It needs no lock.

@@ -44,7 +44,7 @@ func (a *account) serve(ctx context.Context, c jsonrpc.Conn) error {
 	s.peer = peer.New(peer.Options{
 		Name: a.id.upstream, Requests: maxStreamCalls, Refuse: refused,
 		Room: jsonrpc.Room{Messages: maxUnread, Bytes: maxUnreadBytes}, Full: s.tooSlow,
-		Request: s.request,
+		Request: s.request, Notified: s.notified,
 	})
 	a.mu.Lock()
 	a.streams[s] = struct{}{}
@@ -110,6 +110,67 @@ func (s *modernClient) request(r *peer.Request) {
 	}
 }
 
+// notified passes a notification of an unknown method to the server: in the session of the call that it names, or
+// in the one that the client's next request would use. The proxy sends the known ones itself.
+func (s *modernClient) notified(m *jsonrpc.Message, _ *peer.Call) {
+	notes := mcp.Read(m)
+	said, err := ReadRequest(notes)
+	if notes.Method.Name != "" || err != nil {
+		return
+	}
+	s.a.mu.Lock()
+	defer s.a.mu.Unlock()
+	c, named := s.callNamedLocked(notes)
+	switch {
+	case s.ended, named && (c == nil || c.session == nil || c.Call == nil): // it names a request that is over, or not sent
+	case named:
+		params := notes.Own(c.ID, c.Token)
+		c.session.notice(&jsonrpc.Message{Method: m.Method, Params: mcp.SetMeta(params, hopReserved...), Extra: m.Extra})
+	default:
+		if l := s.a.sessionLocked(said, notes.Has(mcp.Capabilities)); l != nil {
+			l.notice(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra})
+		}
+	}
+}
+
+// sessionLocked returns a session for a notification: the one used last if it declares no capabilities, as
+// notifications need not. It opens one if there is none; nil if there is no room.
+func (a *account) sessionLocked(said Request, declares bool) (last *legacySession) {
+	for _, l := range a.sessions {
+		if l != nil && !declares && (last == nil || l.used.After(last.used)) {
+			last = l
+		}
+	}
+	if last != nil {
+		return last
+	}
+	g := a.groupLocked(said.Capabilities)
+	if last = g.free(false); last == nil {
+		last = g.open(said.ClientInfo)
+	}
+	g.forget()
+	return last
+}
+
+// callNamedLocked returns the call of the stream that a notification names, by the id of its request or by its
+// token; nil if there is none.
+func (s *modernClient) callNamedLocked(notes *mcp.Notes) (c *modernCall, named bool) {
+	if notes.Has(mcp.Subscription) {
+		id, _ := notes.ID(mcp.Subscription)
+		if r := s.peer.Request(id); r != nil {
+			c, _ = r.Value.(*modernCall)
+		}
+		return c, true
+	}
+	s.peer.Requests(func(r *peer.Request) bool {
+		if other, ok := r.Value.(*modernCall); ok && notes.HasToken(other.Token) {
+			c = other
+		}
+		return false
+	})
+	return c, c != nil
+}
+
 // call begins a call.
 func (s *modernClient) call(r *peer.Request, said Request) {
 	c := newModernCall(r.Message)
@@ -131,6 +192,14 @@ func (s *modernClient) enterLocked(c *modernCall, r *peer.Request, said Request)
 		c.group = s.a.groupLocked(said.Capabilities)
 	}
 	return true
+}
+
+// clientID returns the id of the request that the client waits for; zero for none.
+func (c *modernCall) clientID() (id jsonrpc.ID) {
+	if c.r != nil {
+		id = c.r.ID
+	}
+	return id
 }
 
 // cancelled ends a call whose client has cancelled its request with m, or has left (nil). It is not answered. A

@@ -163,8 +163,8 @@ func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
 		l.updated(m)
 	case mcp.MethodElicited, mcp.MethodTaskStatus: // not part of the modern era
 	default:
-		if c := l.callOf(m, of); c != nil {
-			c.tell(m, StripReserved(m.Params))
+		if c, _ := l.callOf(m, of); c != nil {
+			c.pass(m)
 		}
 	}
 }
@@ -180,6 +180,13 @@ func (l *legacySession) updated(m *jsonrpc.Message) {
 	}
 }
 
+// pass sends the client a notification of a call.
+func (c *modernCall) pass(m *jsonrpc.Message) {
+	if params, ok := forClient(m, c.ID, c.clientID(), c.Token); ok {
+		c.tell(m, params)
+	}
+}
+
 // tell sends the client a notification of a call, with other params.
 func (c *modernCall) tell(m *jsonrpc.Message, params json.RawMessage) {
 	if c.r == nil || c.state != forwarded {
@@ -188,34 +195,40 @@ func (c *modernCall) tell(m *jsonrpc.Message, params json.RawMessage) {
 	c.s.peer.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.r.ID})
 }
 
-// callOf returns the call that a notification belongs to; nil if that is not certain.
-func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) *modernCall {
+// callOf returns the call that a notification belongs to; nil if that is not certain. said reports whether the
+// notification says whose it is: it names a call, or came on the stream of one (of).
+func (l *legacySession) callOf(m *jsonrpc.Message, of *peer.Call) (c *modernCall, said bool) {
+	said = !m.Related.IsZero() && l.relates
+	if id, named := mcp.Read(m).Named(); named && !id.IsZero() {
+		call := l.server.Call(id)
+		if said && call != of {
+			return nil, true
+		}
+		said, of = true, call
+	}
 	switch {
-	case !m.Related.IsZero() && l.relates && of == nil:
-		return nil
-	case !m.Related.IsZero() && l.relates:
-		c, _ := of.Value.(*modernCall)
-		return c
-	case len(l.calls) == 1:
-		for c := range l.calls {
-			return c
+	case said && of != nil:
+		c, _ = of.Value.(*modernCall)
+	case !said && len(l.calls) == 1:
+		for only := range l.calls {
+			c = only
 		}
 	}
-	return nil
+	return c, said
 }
 
 // message routes a log message to its call, if that wants the level. If the call is not certain, but only one call
 // of a client wants any log messages, that call gets it. Calls of a principal may belong to different clients.
 func (l *legacySession) message(m *jsonrpc.Message, of *peer.Call) {
-	c := l.callOf(m, of)
-	if c == nil && (m.Related.IsZero() || !l.relates) && !l.a.holder.Principal {
+	c, said := l.callOf(m, of)
+	if c == nil && !said && !l.a.holder.Principal {
 		c = l.onlyListener()
 	}
 	if c == nil || c.Level == 0 {
 		return
 	}
 	if mcp.ReadLevel(mcp.Read(m).Raw(mcp.Key)) >= c.Level {
-		c.tell(m, StripReserved(m.Params))
+		c.pass(m)
 	}
 }
 
@@ -252,7 +265,11 @@ func (c *modernCall) tellProgress(m *jsonrpc.Message) {
 		return
 	}
 	c.progress.last = params
-	c.tell(m, jsonrpc.Set(StripReserved(params), jsonrpc.Value{Key: "progressToken", Text: c.Token}))
+	params, ok := forClient(m, c.ID, c.clientID(), c.Token)
+	if !ok { // what it names besides the call is nobody's
+		params = StripReserved(m.Params)
+	}
+	c.tell(m, jsonrpc.Set(params, jsonrpc.Value{Key: "progressToken", Text: c.Token}))
 }
 
 func progressIn(params json.RawMessage) float64 {

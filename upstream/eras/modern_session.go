@@ -43,6 +43,7 @@ type legacySession struct {
 	// Guarded by account.mu.
 	state   sessionState
 	waiting []*modernCall            // until initialize or setLevel is answered
+	notices []*jsonrpc.Message       // of clients, until initialize is answered
 	calls   map[*modernCall]struct{} // forwarded, suspended, or cancelled recently
 	working int                      // number of calls, sent or waiting, that the server works on
 	warned  bool                     // a request could not be attributed, and was logged
@@ -121,8 +122,25 @@ func (l *legacySession) welcomed(m *jsonrpc.Message) {
 	l.welcome, l.state, l.began = w, sessionReady, time.Now()
 	l.server.Send(jsonrpc.NewNotification(mcp.MethodInitialized, nil))
 	l.forwardAll()
+	for _, m := range l.notices {
+		l.server.Send(m)
+	}
+	l.notices = nil
 	for li := range l.listens {
 		li.begin()
+	}
+}
+
+// notice sends a notification of a client to the server, unless there is no room for it.
+func (l *legacySession) notice(m *jsonrpc.Message) {
+	l.used = time.Now()
+	switch {
+	case l.state == sessionOpening && len(l.notices) < maxQueued:
+		l.notices = append(l.notices, m)
+	case l.state == sessionReady && l.server.Roomy(1):
+		l.server.Send(m)
+	default:
+		l.log.Debug("notification of a client dropped: no room", "method", m.Method)
 	}
 }
 

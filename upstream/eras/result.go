@@ -24,7 +24,7 @@ func Completed(method string, result, serverInfo json.RawMessage) json.RawMessag
 		out = append(out, ',')
 	}
 	out = append(out, `"resultType":"`+resultComplete+`"`...)
-	if mcp.MethodOf(method).Cacheable {
+	if saysCaching(method) {
 		out = append(out, `,"ttlMs":0,"cacheScope":"private"`...)
 	}
 	if serverInfo != nil {
@@ -32,6 +32,38 @@ func Completed(method string, result, serverInfo json.RawMessage) json.RawMessag
 		out = append(append(out, serverInfo...), '}')
 	}
 	return append(out, '}')
+}
+
+// extends reports whether a client declares an extension that may have results of its own.
+func extends(capabilities json.RawMessage) (extended bool) {
+	extensions, _ := jsonrpc.Member(capabilities, "extensions")
+	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // other values have no members
+		extended = extended || key != mcp.ExtensionTasks && key != mcp.ExtensionUI
+	})
+	return extended
+}
+
+// isOwnKind reports whether a resultType is none of those that we know, and passes nevertheless: of an unknown
+// method, or to a client with extensions of its own.
+func isOwnKind(kind, method string, extended bool) bool {
+	switch kind {
+	case resultComplete, resultInputRequired, resultTask:
+		return false
+	}
+	return extended || mcp.MethodOf(method).Name == ""
+}
+
+// withOwnKind returns converted, the conversion of a legacy result, with the resultType of the result, if that
+// passes.
+func withOwnKind(converted, result json.RawMessage, method string, extended bool) json.RawMessage {
+	if !MayHave(result, "resultType") {
+		return converted
+	}
+	raw, _ := jsonrpc.Member(result, "resultType")
+	if kind, ok := jsonrpc.Unquote(raw); !ok || !isOwnKind(kind, method, extended) {
+		return converted
+	}
+	return jsonrpc.Set(converted, jsonrpc.Value{Key: "resultType", Text: raw})
 }
 
 // WithoutTaskTools returns the result of a legacy tools/list without the tools that run only as
