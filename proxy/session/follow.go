@@ -111,7 +111,7 @@ func (p *Router) serveLocked(c *configured) {
 func (sets *upstreamSets) hold(c *configured) {
 	set := &upstreamSet{configured: c, s: sets.s, era: mcp.Legacy, replaced: make(chan struct{})}
 	for i := range c.upstreams {
-		set.conns = append(set.conns, set.newConn(&c.upstreams[i]))
+		set.conns = append(set.conns, newUpstreamConn(&sets.s.conns, set.era, &c.upstreams[i]))
 	}
 	sets.legacy.Store(set)
 }
@@ -159,7 +159,7 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 		if u != nil && u.serves(up) {
 			delete(gone, up.Name)
 		} else {
-			u = next.newConn(up)
+			u = newUpstreamConn(&sets.s.conns, next.era, up)
 			added = append(added, u)
 		}
 		next.conns = append(next.conns, u)

@@ -43,8 +43,8 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
 	})
 	s.conns = surroundings{
-		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions,
-		session: s.id(), sessionCtx: s.ctx, began: s.began, wg: &s.wg,
+		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions, sessionLists: &s.lists,
+		session: s.id(), sessionLog: s.log, sessionCtx: s.ctx, began: s.began, wg: &s.wg,
 		hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
 	}
 	s.upstreams.s = s

@@ -60,8 +60,10 @@ type surroundings struct {
 	client        clientSide
 	clientReady   *atomic.Bool // until when messages are held back
 	subscriptions *listen.Subscriptions
+	sessionLists  *lists.Session
 
-	session    string          // its name in logs
+	session    string // its name in logs
+	sessionLog *slog.Logger
 	sessionCtx context.Context // ends with the session
 	began      time.Time       // of the session
 	wg         *sync.WaitGroup // of its goroutines
@@ -102,6 +104,15 @@ type upstreamConn struct {
 	closed    bool                 // hung up for good: no new attempt and no new call
 	gone      *jsonrpc.ClosedError // why it is closed; without a cause at the session's end
 	reopening bool                 // reopen is running
+}
+
+func newUpstreamConn(of *surroundings, era mcp.Era, up *Upstream) *upstreamConn {
+	u := &upstreamConn{surroundings: of, era: era, up: up, log: of.sessionLog.With("upstream", up.Name)}
+	u.ctx, u.cancel = context.WithCancel(of.sessionCtx)
+	u.lists = of.sessionLists.New(lists.Config{
+		Name: up.Name, Era: era, Lazy: up.Lazy, Shared: up.Shared, Allows: up.allows, Log: u.log, Ctx: u.ctx,
+	}, u)
+	return u
 }
 
 func (u *upstreamConn) state() streamState {

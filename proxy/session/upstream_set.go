@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
-	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -24,17 +22,6 @@ type upstreamSet struct {
 	replaced     chan struct{}   // closed when there is a newer set
 	several      bool            // there are others, which the clients of this set do not see
 	byVisibility sync.Map        // *policy.Rule to *upstreamSet, see visibleTo
-}
-
-// newConn returns a new connection to an upstream, for the set.
-func (set *upstreamSet) newConn(up *Upstream) *upstreamConn {
-	s := set.s
-	u := &upstreamConn{surroundings: &s.conns, era: set.era, up: up, log: s.log.With("upstream", up.Name)}
-	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	u.lists = s.lists.New(lists.Config{
-		Name: up.Name, Era: u.era, Lazy: up.Lazy, Shared: up.Shared, Allows: up.allows, Log: u.log, Ctx: u.ctx,
-	}, u)
-	return u
 }
 
 // only returns the sole upstream, nil if there are several, or may be because some are unknown. A
@@ -97,7 +84,7 @@ func (sets *upstreamSets) of(era mcp.Era) *upstreamSet {
 	legacy := sets.legacy.Load()
 	set := &upstreamSet{configured: legacy.configured, s: sets.s, era: era, replaced: make(chan struct{})}
 	for _, u := range legacy.conns {
-		set.conns = append(set.conns, set.newConn(u.up))
+		set.conns = append(set.conns, newUpstreamConn(&sets.s.conns, era, u.up))
 	}
 	sets.modern.Store(set)
 	return set
