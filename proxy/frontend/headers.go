@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -143,7 +142,14 @@ func checkModern(h http.Header, m *jsonrpc.Message) *jsonrpc.Error {
 		return mcp.HeaderMismatch(headerVersion)
 	case !says(h[headerMethod], m.Method):
 		return mcp.HeaderMismatch(headerMethod)
-	case key != "" && !names(h[headerName], n.Raw(mcp.Key)):
+	case key == "":
+		return bad
+	}
+	name, ok := jsonrpc.Unquote(n.Raw(mcp.Key))
+	switch {
+	case !ok && len(h[headerName]) == 0: // there is nothing to repeat: the params are wrong, not the headers
+		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: `Invalid params: "` + key + `" must be a string`}
+	case !ok || !names(h[headerName], name):
 		return mcp.HeaderMismatch(headerName)
 	}
 	return bad
@@ -181,10 +187,9 @@ func says(values []string, want string) bool {
 	return len(values) == 1 && strings.Trim(values[0], " \t") == want
 }
 
-// names reports whether values is exactly one Mcp-Name, for the JSON string raw.
-func names(values []string, raw json.RawMessage) bool {
-	want, ok := jsonrpc.Unquote(raw)
-	if !ok || len(values) != 1 {
+// names reports whether values is exactly one Mcp-Name, for the name want.
+func names(values []string, want string) bool {
+	if len(values) != 1 {
 		return false
 	}
 	got, ok := mcp.DecodeHeader(values[0])
