@@ -84,8 +84,8 @@
 // session.mu makes one step of the end of a session, or of another upstream set, and what must not
 // come in between. Each upstream connection has a lock for its stream. All other locks guard one
 // concern or one Peer, as its type says. They are taken in this order: session.mu, upstreamConn.mu,
-// others. Package listen calls nothing of the session with its lock held. What an upstream
-// connection calls of its session with its lock held, type clientSide says. No lock is held across I/O.
+// others. Package listen calls nothing of the session with its lock held. Type clientSide says what
+// an upstream connection calls of its session with its lock held. No lock is held across I/O.
 //
 // # Invariants
 //
