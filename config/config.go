@@ -126,6 +126,7 @@ type Upstream struct {
 	IdleStop       time.Duration `key:"idleStop" default:"0s" doc:"a server without work for this time [rests](operations.md#servers-that-rest): it is stopped, and the next request starts it again. '0': never. Not for a server that keeps state in memory"`
 	Prefix         *string       `key:"prefix" is:"prefix" shown:"its name" doc:"replaces the upstream's name in the names that clients see; '\"\"': no prefix"`
 	Tools          Tools         `key:"tools" doc:"globs on the server's own tool names; deny wins. Calls are refused, too"`
+	Methods        []string      `key:"methods" is:"glob" shown:" " doc:"globs on methods of [extensions](eras.md#extensions) that it has to itself, such as 'acme/*': its requests and notifications are for no other upstream"`
 }
 
 // A Process is a server that we start.
@@ -220,6 +221,10 @@ type Policy struct {
 	Prompts   Tools `key:"prompts" doc:"the same for prompts"`
 	Resources Tools `key:"resources" doc:"the same for resources, by their URIs"`
 
+	Methods []string `key:"methods" is:"glob" shown:" " doc:"globs on methods of [extensions](eras.md#extensions). A policy with any 'allow' or 'deny' denies the methods that the proxy does not know, but for these"`
+
+	Events PolicyEvents `key:"events"`
+
 	// Scopes are such globs, with the scopes that a client needs for what they match. All that
 	// match apply.
 	Scopes map[string][]string `key:"scopes" is:"scope" keys:"glob" min:"1" shown:" " doc:"globs as above, and the scopes that a client needs for what they match. All that match apply. Only a JWT has scopes"`
@@ -239,6 +244,11 @@ type Who struct {
 	Issuer      string            `key:"issuer" is:"nonEmpty" doc:"the issuer of a client's JWT; beside 'certificate' the common name of its authority"`
 	Principal   string            `key:"principal" is:"principal" doc:"beside 'issuer': the name in a JWT"`
 	Claims      map[string]string `key:"claims" is:"principal" keys:"claim" shown:" " doc:"beside 'issuer': claims of a JWT. A claim is equal to the text, or a list or text of words that contains it"`
+}
+
+// PolicyEvents decide about the events of servers.
+type PolicyEvents struct {
+	Deliver []string `key:"deliver" is:"glob" shown:"none" doc:"globs on the URLs to which servers may send [events](eras.md#events) for the client, such as 'https://hooks.example.com/*'"`
 }
 
 // PolicyLimits apply to each principal of a policy by itself. Zero means no limit of its own.

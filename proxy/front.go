@@ -192,6 +192,8 @@ func ruleOf(p config.Policy) policy.Rule {
 		Tools:     policy.Globs(p.Tools),
 		Prompts:   policy.Globs(p.Prompts),
 		Resources: policy.Globs(p.Resources),
+		Methods:   p.Methods,
+		Deliver:   p.Events.Deliver,
 		Scopes:    p.Scopes,
 		Limits:    policy.Limits(p.Limits),
 	}

@@ -103,7 +103,7 @@ func limitsOf(cfg *config.Config) jsonrpc.Limits {
 func routeOf(u config.Upstream) session.Upstream {
 	return session.Upstream{
 		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout, IdleStop: u.IdleStop,
-		Allow: u.Tools.Allow, Deny: u.Tools.Deny,
+		Allow: u.Tools.Allow, Deny: u.Tools.Deny, Methods: u.Methods,
 		Lazy: u.Start == "lazy" || u.Start == "" && !u.Required, Shared: u.Shared || u.URL != "",
 	}
 }
@@ -134,13 +134,14 @@ type settings struct {
 	Allow          []string `json:"allow,omitempty"`
 	Deny           []string `json:"deny,omitempty"`
 	IdleStop       string   `json:"idleStop,omitempty"` // older hosts announce none
+	Methods        []string `json:"methods,omitempty"`  // likewise
 	Shared         bool     `json:"shared,omitempty"`   // all clients use one server; older hosts do not say
 }
 
 // announcementOf returns what a host announces of an upstream. The digests are those of a store.
 func announcementOf(u config.Upstream, store *lists.Store) link.Upstream {
 	r := routeOf(u)
-	s := settings{Prefix: r.Prefix, StartTimeout: r.StartTimeout.String(), RequestTimeout: r.RequestTimeout.String(), Allow: r.Allow, Deny: r.Deny, Shared: r.Shared}
+	s := settings{Prefix: r.Prefix, StartTimeout: r.StartTimeout.String(), RequestTimeout: r.RequestTimeout.String(), Allow: r.Allow, Deny: r.Deny, Methods: r.Methods, Shared: r.Shared}
 	if r.IdleStop > 0 {
 		s.IdleStop = r.IdleStop.String()
 	}
@@ -164,7 +165,7 @@ func routeFrom(u link.Upstream) (session.Upstream, error) {
 		return route, errSettings
 	}
 	route.Prefix, route.Allow, route.Deny, route.Lazy = s.Prefix, s.Allow, s.Deny, s.Start != "eager"
-	route.Digest, route.Shared = s.Digest, s.Shared
+	route.Digest, route.Shared, route.Methods = s.Digest, s.Shared, s.Methods
 	if s.Prefix != nil && !fitPrefix.MatchString(*s.Prefix) {
 		return route, errSettings
 	}

@@ -238,7 +238,7 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 		s.inFlight.refuse(failed)
 		return
 	case greeting:
-		if s.inFlight.asksClient() && s.sessionless() && s.alsoModern() { // only in the other era it can ask
+		if s.sessionless() && s.otherEra() { // in the other era it can send requests and notifications
 			s.endOtherEra()
 			return
 		}
@@ -251,18 +251,8 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 // endOtherEra ends the stream because its server speaks the other era.
 func (s *stream) endOtherEra() { s.end(jsonrpc.CauseStartFailed, mcp.ErrOtherEra) }
 
-// alsoModern reports whether a server that answered initialize speaks the modern era, too. It
-// may take as long as a probe.
-func (s *stream) alsoModern() bool {
-	if s.ends.Load() || s.eras.only != "" {
-		return false
-	}
-	modern, err := s.eras.speaksModern(s.ended)
-	return modern && err == nil
-}
-
-// otherEra reports whether a server that refused initialize speaks the modern era. It may take
-// as long as a probe.
+// otherEra reports whether a server that refused initialize, or began no session with it,
+// speaks the modern era. It may take as long as a probe.
 func (s *stream) otherEra() bool {
 	if s.ends.Load() || s.inFlight.modern {
 		return false

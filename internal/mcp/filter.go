@@ -102,6 +102,19 @@ func (f *Filter) On(base json.RawMessage) json.RawMessage {
 		jsonrpc.Value{Key: filterKeys[4], Text: arrayOf(f.Tasks)})...)
 }
 
+// Unknown returns the members of the filter that the proxy does not know, which are of extensions, as
+// an object; nil for none.
+func (f *Filter) Unknown() json.RawMessage {
+	if f.As == nil {
+		return nil
+	}
+	var none Filter
+	if unknown := none.On(f.As); string(unknown) != "{}" {
+		return unknown
+	}
+	return nil
+}
+
 // Text returns the JSON text of f.
 func (f *Filter) Text() json.RawMessage {
 	if f.As != nil {

@@ -102,8 +102,10 @@ const (
 
 // Extensions that are more than a key in capabilities.
 const (
-	ExtensionTasks = "io.modelcontextprotocol/tasks"
-	ExtensionUI    = "io.modelcontextprotocol/ui"
+	ExtensionTasks  = "io.modelcontextprotocol/tasks"
+	ExtensionUI     = "io.modelcontextprotocol/ui"
+	ExtensionSkills = "io.modelcontextprotocol/skills" // SEP-2640
+	ExtensionEvents = "io.modelcontextprotocol/events" // SEP-3415, a draft
 )
 
 // Meta is what a modern request says in _meta about itself and its sender.

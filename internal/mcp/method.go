@@ -66,6 +66,7 @@ const (
 	ByRef                  // the upstream that has the referenced prompt or resource
 	ByTask                 // the upstream that runs the task
 	ByRequest              // the receiver or the sender of the request that it belongs to
+	ByListed               // the upstream whose extension lists its Key
 )
 
 // The requests.
@@ -95,6 +96,18 @@ const (
 	MethodElicit        = "elicitation/create"
 )
 
+// The requests of extensions.
+const (
+	MethodSkillsList        = "skills/list"
+	MethodSkillsGet         = "skills/get"
+	MethodDirectoryRead     = "resources/directory/read"
+	MethodEventsList        = "events/list"
+	MethodEventsPoll        = "events/poll"
+	MethodEventsStream      = "events/stream"
+	MethodEventsSubscribe   = "events/subscribe"
+	MethodEventsUnsubscribe = "events/unsubscribe"
+)
+
 // The notifications.
 const (
 	MethodInitialized      = "notifications/initialized"
@@ -114,8 +127,9 @@ const (
 
 // Short names for the rows.
 const (
-	both     = InLegacy | InModern
-	anywhere = FromClient | FromServer
+	both      = InLegacy | InModern
+	extension = both | InExtension // in either era
+	anywhere  = FromClient | FromServer
 )
 
 // The table, first half. In the modern era servers ask only in results.
@@ -140,6 +154,14 @@ var requests = []Method{
 	{Name: MethodTasksResult, From: anywhere, Eras: InLegacy, Owner: ByTask, Key: "taskId", Works: true},
 	{Name: MethodTasksUpdate, From: FromClient, Eras: InExtension, Owner: ByTask, Key: "taskId", Works: true},
 	{Name: MethodTasksCancel, From: anywhere, Eras: InLegacy | InExtension, Owner: ByTask, Key: "taskId"},
+	{Name: MethodSkillsList, From: FromClient, Eras: extension, Owner: Everybody, Cacheable: true, Safe: true},
+	{Name: MethodSkillsGet, From: FromClient, Eras: extension, Owner: ByListed, Key: "uri", Cacheable: true, Safe: true},
+	{Name: MethodDirectoryRead, From: FromClient, Eras: extension, Owner: ByListed, Key: "uri", Safe: true},
+	{Name: MethodEventsList, From: FromClient, Eras: extension, Owner: Everybody, Safe: true},
+	{Name: MethodEventsPoll, From: FromClient, Eras: extension, Owner: ByListed, Key: "name"},
+	{Name: MethodEventsStream, From: FromClient, Eras: extension, Owner: ByListed, Key: "name"},
+	{Name: MethodEventsSubscribe, From: FromClient, Eras: extension, Owner: ByListed, Key: "name"},
+	{Name: MethodEventsUnsubscribe, From: FromClient, Eras: extension, Owner: ByListed, Key: "name"},
 	{Name: MethodRootsList, From: FromServer, Eras: InLegacy, Owner: ByRequest},
 	{Name: MethodSample, From: FromServer, Eras: InLegacy, Owner: ByRequest, Works: true},
 	{Name: MethodElicit, From: FromServer, Eras: InLegacy, Owner: ByRequest, Key: "elicitationId", Works: true},
@@ -221,7 +243,7 @@ func MethodOf(name string) *Method {
 func (row *Method) routesBy(m Member) bool {
 	switch m {
 	case Key:
-		return row.Owner == ByName || row.Owner == ByURI || row.Owner == ByTask
+		return row.Owner == ByName || row.Owner == ByURI || row.Owner == ByTask || row.Owner == ByListed
 	case Cursor, RefType, RefName, RefURI, RelatedTaskID, Token, ParamToken:
 		return true
 	}
@@ -239,6 +261,9 @@ func (row *Method) In(e Era) bool {
 
 // IsRequestOf reports whether the method is known, and a request that side sends.
 func (row *Method) IsRequestOf(side Side) bool { return row.From&side != 0 && !row.notifies }
+
+// OfExtension reports whether an extension defines the method, in the same way for both eras.
+func (row *Method) OfExtension() bool { return row.Eras == extension }
 
 // ModernOnly reports whether only the core of the modern era has the method, so that its name tells
 // the era.

@@ -14,6 +14,10 @@ type Introduction struct {
 	Capabilities json.RawMessage
 	Instructions string // "" for none
 	Missing      bool   // some upstream's is not known yet
+
+	// Twice are the unknown extensions that several upstreams declare. The settings of the first
+	// stand.
+	Twice []string
 }
 
 // Introduce merges the results of initialize or server/discover of upstreams, nil for an upstream
@@ -27,7 +31,7 @@ func Introduce(era mcp.Era, upstreams []string, said []json.RawMessage, missing 
 			continue
 		}
 		offered, _ := jsonrpc.Member(result, "capabilities")
-		in.Capabilities = union(in.Capabilities, knownExtensions(era, offered))
+		in.add(era, offered)
 		raw, _ := jsonrpc.Member(result, "instructions")
 		if text, ok := jsonrpc.Unquote(raw); ok && text != "" {
 			instructions = append(instructions, "# "+upstreams[i]+"\n\n"+text)
@@ -51,27 +55,36 @@ func InVersion(result json.RawMessage, version string) json.RawMessage {
 	return jsonrpc.Replace(result, jsonrpc.Edit{Span: at[0], With: jsonrpc.Quote(version)})
 }
 
-// knownExtensions removes the extensions that cannot be routed among several upstreams from
-// capabilities. Tasks are an extension only in the modern era.
-func knownExtensions(era mcp.Era, capabilities json.RawMessage) json.RawMessage {
-	extensions, _ := jsonrpc.Member(capabilities, "extensions")
-	if extensions == nil {
-		return capabilities
-	}
-	var known []jsonrpc.Value
-	for _, key := range []string{mcp.ExtensionTasks, mcp.ExtensionUI} {
-		if era == mcp.Legacy && key == mcp.ExtensionTasks {
-			continue
+// add adds the capabilities of an upstream.
+func (in *Introduction) add(era mcp.Era, offered json.RawMessage) {
+	extensions, _ := jsonrpc.Member(offered, "extensions")
+	before, _ := jsonrpc.Member(in.Capabilities, "extensions")
+	var without []jsonrpc.Value
+	_ = jsonrpc.Each(extensions, func(key string, _ json.RawMessage) { // other values have no members
+		switch {
+		case era == mcp.Legacy && key == mcp.ExtensionTasks: // an extension only in the modern era
+			without = append(without, jsonrpc.Value{Key: key})
+		case !IsKnownExtension(key) && key != mcp.ExtensionEvents:
+			if had, _ := jsonrpc.Member(before, key); had != nil {
+				in.Twice = append(in.Twice, key)
+				without = append(without, jsonrpc.Value{Key: key})
+			}
 		}
-		if settings, _ := jsonrpc.Member(extensions, key); settings != nil {
-			known = append(known, jsonrpc.Value{Key: key, Text: settings})
+	})
+	if without != nil {
+		extensions = jsonrpc.Set(extensions, without...)
+		if string(extensions) == "{}" {
+			extensions = nil
 		}
+		offered = jsonrpc.Set(offered, jsonrpc.Value{Key: "extensions", Text: extensions})
 	}
-	var kept json.RawMessage
-	if known != nil {
-		kept = jsonrpc.Set(nil, known...)
-	}
-	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "extensions", Text: kept})
+	in.Capabilities = union(in.Capabilities, offered)
+}
+
+// IsKnownExtension reports whether the proxy knows all that an extension may say. Events are a draft:
+// what the proxy does not know of them passes as for unknown extensions.
+func IsKnownExtension(key string) bool {
+	return key == mcp.ExtensionTasks || key == mcp.ExtensionUI || key == mcp.ExtensionSkills
 }
 
 // everything is advertised while an upstream is missing, because that may offer any of it.

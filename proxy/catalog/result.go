@@ -37,6 +37,24 @@ func ResultType(result json.RawMessage) (string, error) {
 	return kind, nil
 }
 
+// IsUnknownMethod reports whether an error proves that the server does not know the method, so that
+// nothing ran: method not found, or what python-sdk 1.x answers before any handler.
+func IsUnknownMethod(text json.RawMessage) bool {
+	var at [3]jsonrpc.Span
+	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code", "message", "data") != nil {
+		return false
+	}
+	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
+	case jsonrpc.CodeMethodNotFound:
+		return true
+	case jsonrpc.CodeInvalidParams:
+		message, _ := jsonrpc.Unquote(at[1].Of(text))
+		data := at[2].Of(text)
+		return message == "Invalid request parameters" && (data == nil || string(data) == `""` || string(data) == "null")
+	}
+	return false
+}
+
 // Completed adds the required members that a complete result lacks: its resultType if kind, its
 // current value, is "", and its caching. Without one it must not be cached.
 func Completed(method, kind string, result json.RawMessage) json.RawMessage {

@@ -235,7 +235,7 @@ func (part *part) receive(m *jsonrpc.Message) {
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
 		part.sub.pass(&out, part.want.Tasks != nil)
 	default:
-		part.sub.pass(m, part.want.As != nil) // of a sole upstream
+		part.sub.pass(m, part.want.As != nil && allowed) // of an extension
 	}
 }
 

@@ -83,8 +83,8 @@ func (sub *Subscription) allAnswered() bool {
 // resource or a task that no other has accepted. Without it in the acknowledgment, the client would
 // get no notification of it.
 func (sub *Subscription) awaitsStart() bool {
-	accepted, _ := sub.honoured()
-	if len(accepted.URIs) == len(sub.want.URIs) && len(accepted.Tasks) == len(sub.want.Tasks) {
+	accepted, base := sub.honoured()
+	if len(accepted.URIs) == len(sub.want.URIs) && len(accepted.Tasks) == len(sub.want.Tasks) && (base != nil || sub.want.Unknown() == nil) {
 		return false
 	}
 	sub.subs.mu.Lock()
@@ -131,9 +131,28 @@ func (sub *Subscription) honoured() (f mcp.Filter, base json.RawMessage) {
 				f.Lists[k] = f.Lists[k] && yes
 			}
 		}
+		if !sub.sole {
+			base = sub.addUnknown(base, accepted)
+		}
 	}
 	f.URIs, f.Tasks = among(sub.want.URIs, uris), among(sub.want.Tasks, tasks)
 	return f, base
+}
+
+// addUnknown adds what an upstream has acknowledged of the members of the client's filter that the
+// proxy does not know. Of several acknowledgments of one member, that with the client's own value counts.
+func (sub *Subscription) addUnknown(base json.RawMessage, accepted mcp.Filter) json.RawMessage {
+	unknown := accepted.Unknown()
+	if unknown == nil {
+		return base
+	}
+	_ = jsonrpc.Each(sub.want.Unknown(), func(key string, asked json.RawMessage) { // it was read before
+		given, _ := jsonrpc.Member(unknown, key)
+		if had, _ := jsonrpc.Member(base, key); given != nil && (had == nil || string(given) == string(asked)) {
+			base = jsonrpc.Set(base, jsonrpc.Value{Key: key, Text: given})
+		}
+	})
+	return base
 }
 
 // accepted returns the filters that the upstreams have acknowledged.

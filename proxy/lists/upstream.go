@@ -133,6 +133,23 @@ func (u *Upstream) Says() Description {
 	return Description{}
 }
 
+// IsExtended reports whether the upstream declared an extension, or an experimental capability, that
+// the proxy does not know.
+func (d Description) IsExtended() (extended bool) {
+	for _, in := range []string{"extensions", "experimental"} {
+		_ = jsonrpc.Each(d.Capabilities[in], func(key string, _ json.RawMessage) { // other values have no members
+			extended = extended || !catalog.IsKnownExtension(key)
+		})
+	}
+	return extended
+}
+
+// DeclaresExtension reports whether the upstream declared an extension.
+func (d Description) DeclaresExtension(key string) bool {
+	settings, _ := jsonrpc.Member(d.Capabilities["extensions"], key)
+	return settings != nil
+}
+
 // Declares reports whether the upstream declared a capability.
 func (d Description) Declares(capability string) bool {
 	_, ok := d.Capabilities[capability]
@@ -142,12 +159,6 @@ func (d Description) Declares(capability string) bool {
 // Offers is Declares, but true for an upstream without a description, which may have the capability.
 func (d Description) Offers(capability string) bool {
 	return d.Result == nil || d.Declares(capability)
-}
-
-// DeclaresTasks is Declares for the extension of the modern era.
-func (d Description) DeclaresTasks() bool {
-	tasks, _ := jsonrpc.Member(d.Capabilities["extensions"], mcp.ExtensionTasks)
-	return tasks != nil
 }
 
 // Note notes the upstream's description, of either era.

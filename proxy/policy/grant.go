@@ -93,9 +93,29 @@ func (g *Grant) Decide(k Kind, name string) Decision {
 	return d
 }
 
-// Unlisted reports whether the client may send requests of unknown methods, which no glob can allow. It may not if the
-// rule allows only what it lists.
-func (g *Grant) Unlisted() bool { return g == nil || !g.rule.listed }
+// MayMethod reports whether the client may use a method of an extension, which the proxy does not know, for requests
+// and notifications. A rule that restricts anything at all restricts these, too: what they do is unknown.
+func (g *Grant) MayMethod(method string) bool {
+	if g == nil || !g.rule.listed && !g.rule.denies {
+		return true
+	}
+	_, may := glob.First(g.rule.Methods, method)
+	return may
+}
+
+// MayDeliver reports whether servers may send events for the client to a URL.
+func (g *Grant) MayDeliver(url string) bool {
+	if g == nil {
+		return true
+	}
+	_, may := glob.First(g.rule.Deliver, url)
+	return may
+}
+
+// MayExtend reports whether the client may use any extension that the proxy does not know.
+func (g *Grant) MayExtend() bool {
+	return g == nil || !g.rule.listed && !g.rule.denies || len(g.rule.Methods) > 0
+}
 
 // Sees reports whether an upstream may have anything for the client. An upstream that has nothing is hidden from the
 // client, and not started for it.

@@ -105,11 +105,11 @@ func TestFirstRuleDecides(t *testing.T) {
 		if p.For(ci).May(Tool, name) != want {
 			t.Errorf("ci: %s is %v", name, !want)
 		}
-		if p.For(other).May(Tool, name) || p.For(other).Sees("files") || p.For(other).Unlisted() {
+		if p.For(other).May(Tool, name) || p.For(other).Sees("files") || p.For(other).MayExtend() {
 			t.Error("other may", name)
 		}
 	}
-	if g := (*Policies)(nil).For(ci); g != nil || !g.May(Resource, "x") || !g.Sees("x") || !g.Unlisted() || !g.Decide(Tool, "x").Allowed {
+	if g := (*Policies)(nil).For(ci); g != nil || !g.May(Resource, "x") || !g.Sees("x") || !g.MayExtend() || !g.Decide(Tool, "x").Allowed {
 		t.Error("without policies everything is allowed")
 	}
 }
@@ -121,24 +121,25 @@ func TestMay(t *testing.T) {
 		name                   string
 		rule                   Rule
 		tool, prompt, resource bool
-		unlisted, sees         bool
+		extends, sees          bool
 	}{
 		{"nothing said", Rule{}, true, true, true, true, true},
-		{"tools denied", Rule{Tools: Globs{Deny: []string{"files__*"}}}, false, true, true, true, true},
+		{"tools denied", Rule{Tools: Globs{Deny: []string{"files__*"}}}, false, true, true, false, true},
+		{"with methods", Rule{Tools: Globs{Deny: []string{"files__*"}}, Methods: []string{"acme/*"}}, false, true, true, true, true},
 		{"a tool allowed", Rule{Tools: Globs{Allow: []string{"files__x"}}}, true, false, false, false, true},
 		{"allowed and denied", Rule{Tools: Globs{Allow: []string{"*"}, Deny: []string{"*x"}}}, false, false, false, false, true},
-		{"a glob that only looks like all", Rule{Tools: Globs{Deny: []string{"file*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, true, true},
+		{"a glob that only looks like all", Rule{Tools: Globs{Deny: []string{"file*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, false, true},
 		{"resources allowed", Rule{Resources: Globs{Allow: []string{"file:///a/*"}}}, false, false, true, false, true},
 		{"prompts allowed", Rule{Prompts: Globs{Allow: []string{"files__x"}}}, false, true, false, false, true},
 		{"of another", Rule{Tools: Globs{Allow: []string{"docs__*"}}}, false, false, false, false, false},
 		{"of some", Rule{Tools: Globs{Allow: []string{"f*x"}}}, true, false, false, false, true},
 		{"allowed and denied at once", Rule{Tools: Globs{Allow: []string{"files__x"}, Deny: []string{"files__*"}}}, false, false, false, false, false},
-		{"all denied", Rule{Tools: Globs{Deny: []string{"files__*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, true, false},
+		{"all denied", Rule{Tools: Globs{Deny: []string{"files__*"}}, Prompts: Globs{Deny: []string{"*"}}, Resources: Globs{Deny: []string{"*"}}}, false, false, false, false, false},
 	} {
 		c.rule.Who.Any = true
 		g := policies(t, c.rule).For(identity.Nobody)
-		got := []bool{g.May(Tool, "files__x"), g.May(Prompt, "files__x"), g.May(Resource, uri), g.Unlisted(), g.Sees("files")}
-		if want := []bool{c.tool, c.prompt, c.resource, c.unlisted, c.sees}; !slices.Equal(got, want) {
+		got := []bool{g.May(Tool, "files__x"), g.May(Prompt, "files__x"), g.May(Resource, uri), g.MayExtend(), g.Sees("files")}
+		if want := []bool{c.tool, c.prompt, c.resource, c.extends, c.sees}; !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", c.name, got, want)
 		}
 	}

@@ -22,6 +22,13 @@ type Rule struct {
 	// not denied. Deny wins.
 	Tools, Prompts, Resources Globs
 
+	// Methods are globs on methods of extensions. A rule with any Allow or Deny denies all others that the proxy does
+	// not know.
+	Methods []string
+
+	// Deliver are globs on the URLs to which servers may send events for the client. Others are denied.
+	Deliver []string
+
 	// Scopes are the needed scopes by glob, for every kind. The scopes of all matching globs add up.
 	Scopes map[string][]string
 
@@ -121,6 +128,7 @@ func isText(value json.RawMessage, text string) bool {
 type rule struct {
 	Rule
 	listed bool                  // it allows only what it lists
+	denies bool                  // it denies something
 	scopes map[*reading][]string // needed scopes, by glob
 
 	// For resources. byURI is set if any glob, also among the scopes, matches URIs: otherwise URIs are not parsed.
@@ -134,10 +142,17 @@ func compile(r Rule) (*rule, error) {
 		name  string
 		globs Globs
 	}{{"tools", r.Tools}, {"prompts", r.Prompts}, {"resources", r.Resources}} {
-		c.listed = c.listed || len(of.globs.Allow) > 0
+		c.listed, c.denies = c.listed || len(of.globs.Allow) > 0, c.denies || len(of.globs.Deny) > 0
 		for _, g := range slices.Concat(of.globs.Allow, of.globs.Deny) {
 			if err := glob.Check(g); err != nil { // an invalid glob would deny nothing
 				return nil, fmt.Errorf("%s.%s: %q is not a glob: %w", r.Key, of.name, g, err)
+			}
+		}
+	}
+	for name, globs := range map[string][]string{"methods": r.Methods, "events.deliver": r.Deliver} {
+		for _, g := range globs {
+			if err := glob.Check(g); err != nil {
+				return nil, fmt.Errorf("%s.%s: %q is not a glob: %w", r.Key, name, g, err)
 			}
 		}
 	}

@@ -82,9 +82,50 @@ func (s *session) handleLegacy(u *upstreamConn, in incoming) {
 			return
 		}
 		s.pass(u, in, mcp.Read(m))
-	default:
+	case mcp.MethodLog, mcp.MethodElicited:
 		s.pass(u, in, mcp.Read(m))
+	default:
+		s.extensionSaid(u, in)
 	}
+}
+
+// extensionSaid forwards a notification that the proxy does not know. If it names a request by an id
+// of ours, as a stream of an extension does, the client gets its own id. In the modern era it must
+// belong to a request.
+func (s *session) extensionSaid(u *upstreamConn, in incoming) {
+	n := mcp.Read(in.m)
+	c := callOf(in.of)
+	id, names := n.Named()
+	if number, _ := id.Int(); names && (id.IsZero() || number <= u.minted.Load()) { // else it is the upstream's own
+		c = callOf(in.a.peer.Call(id))
+		if c == nil || c.request == nil {
+			s.drop("it names no open request", in.m)
+			return
+		}
+	}
+	g := s.grant()
+	if c != nil && c.request != nil {
+		g = c.request.grant
+	} else if c = nil; u.era == mcp.Modern {
+		s.drop("not requested", in.m)
+		return
+	}
+	if mcp.MethodOf(in.m.Method).Name == "" && !g.MayMethod(in.m.Method) {
+		s.drop("denied by a policy", in.m)
+		return
+	}
+	out := s.exposed(u, in.m, n)
+	out.Related = in.related()
+	if names && c != nil {
+		out.Related = c.request.ID
+		params, ok := mcp.ReadParams(in.m.Method, out.Params).As(c.request.ID, c.token)
+		if !ok {
+			s.drop("the request has no progress token", in.m)
+			return
+		}
+		out.Params = params
+	}
+	s.tell(out)
 }
 
 // changed notes that an upstream changed a list, and notifies the client if it may see any of it.
@@ -140,7 +181,7 @@ func (s *session) handleModern(u *upstreamConn, in incoming) {
 		case mcp.MethodOf(m.Method).OnListen:
 			s.drop("no subscription", m)
 		default:
-			s.passModern(u, in)
+			s.extensionSaid(u, in)
 		}
 	}
 }

@@ -22,6 +22,7 @@ type Upstream struct {
 	IdleStop       time.Duration // without use, after which its stream is closed until it is needed; zero: never
 
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
+	Methods     []string // globs on methods of extensions, which are for no other upstream
 
 	// Lazy means that a session with several upstreams starts this one when something needs it, and
 	// takes its description and lists from the catalog until then.
@@ -32,6 +33,11 @@ type Upstream struct {
 
 // allows reports whether clients may see and call a tool.
 func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.Deny, tool) }
+
+// owns reports whether a method of an extension is configured to be for this upstream.
+func (u *Upstream) owns(method string) bool {
+	return len(u.Methods) > 0 && catalog.Allows(u.Methods, nil, method)
+}
 
 // alone returns a configuration with only this upstream, with bare names.
 func (u *Upstream) alone() *configured {

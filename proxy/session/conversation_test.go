@@ -122,6 +122,8 @@ func (c *conversation) configure(t *testing.T, p *Router, comment string) {
 			u.Allow = strings.Fields(value)
 		case "deny":
 			u.Deny = strings.Fields(value)
+		case "methods":
+			u.Methods = strings.Fields(value)
 		case "start-timeout":
 			u.StartTimeout, _ = time.ParseDuration(value)
 		default:

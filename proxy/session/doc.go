@@ -27,6 +27,7 @@
 //     that. list.go: merged lists. lookup.go: the upstream that has a tool or a prompt. owner.go:
 //     the one that has a resource. task.go: requests that continue after their answer. listen.go:
 //     which upstreams have what a client subscribes to.
+//   - extension.go: methods that the proxy does not know. listed.go: skills and events.
 //   - policy.go: what of all this a client may use. in_flight.go, observe.go: reports for operators.
 //   - forward.go: a request becomes a call to an upstream. settle.go: the end of each request.
 //   - era.go: the era of a message, and what a client of the modern era may get.
@@ -40,8 +41,8 @@
 //   - request.go: a request of the client, and its call.
 //   - session.go, router.go, upstream_set.go: the three types that know each other.
 //   - upstream_conn.go: a connection to an upstream. It knows its session as a clientSide only.
-//   - attempt.go, held_back.go, abandoned.go, handshake.go, timer.go, configured.go: what these consist
-//     of, each with its own lock.
+//   - attempt.go, held_back.go, abandoned.go, handshake.go, timer.go, configured.go, listing.go: what these
+//     consist of, each with its own lock.
 //
 // What a session knows of lists, and who is told of changes, is in proxy/lists, subscriptions in
 // proxy/listen, and who owns what in proxy/owners. Operations on lists as values are in

@@ -48,16 +48,6 @@ func claimOf(meta mcp.Meta) (c clientClaim) {
 	return c
 }
 
-// modernNotified handles a notification of the modern era, except for cancellations. The era
-// defines no others, so only a sole upstream may know it.
-func (s *session) modernNotified(m *jsonrpc.Message) {
-	if u := s.soleOf(mcp.Modern, m); u != nil {
-		u.tell(m)
-		return
-	}
-	s.drop("no owner", m)
-}
-
 // checked returns an upstream's answer to a request of the modern era. It replaces results that the
 // client must not get by errors.
 func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
@@ -87,19 +77,20 @@ func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Mes
 	return &jsonrpc.Message{ID: r.ID, Result: result, Extra: answer.Extra}
 }
 
-// admits reports whether the client knows a kind of result for this method (2026-07-28 basic/index,
-// basic/patterns/mrtr). An unknown extension may have kinds of its own, which its client knows, and
-// a sole upstream may know.
+// admits reports whether the client may know a kind of result for this method (2026-07-28
+// basic/index, basic/patterns/mrtr). An extension may have kinds of its own, for its methods and for
+// others.
 func (r *request) admits(kind string) bool {
+	row := mcp.MethodOf(r.Method)
 	switch kind {
 	case "", catalog.ResultComplete:
 		return true
 	case catalog.ResultInputRequired:
-		return mcp.MethodOf(r.Method).Asks
+		return row.Asks || row.Name == ""
 	case catalog.ResultTask:
 		return r.tasks && r.Method == mcp.MethodToolsCall
 	}
-	return r.extended && r.upstreams.only() != nil
+	return r.extended || row.Name == ""
 }
 
 // checkedError returns an upstream's error with a code for clients of the modern era. Some codes

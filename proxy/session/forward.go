@@ -74,20 +74,31 @@ func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 }
 
 // answered answers the request of c, or asks the next upstream if this one does not have the
-// resource.
+// resource or the method.
 func (c *call) answered(answer *jsonrpc.Message) {
 	r, s := c.request, c.request.upstreams.s
-	if len(r.others) > 0 && answer.Error != nil && lacksResource(answer.Error) {
+	if len(r.others) > 0 && answer.Error != nil && r.isForOthers(answer.Error) {
 		next := r.others[0]
 		r.others = r.others[1:]
 		s.forward(r, next)
 		return
+	}
+	if r.extension {
+		answer = s.ofExtension(c, answer)
 	}
 	if r.era == mcp.Modern {
 		s.settle(r, r.checked(c.conn, answer))
 		return
 	}
 	s.settle(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+}
+
+// isForOthers reports whether another upstream may get a request that one has answered with an error.
+func (r *request) isForOthers(text json.RawMessage) bool {
+	if r.seeks {
+		return r.unknownTo(text)
+	}
+	return lacksResource(text)
 }
 
 // lacksResource reports whether an error means that the upstream does not have a resource, or never

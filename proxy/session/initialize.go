@@ -124,7 +124,13 @@ func (set *upstreamSet) introduce(said func(*upstreamConn) json.RawMessage) cata
 	for i, u := range set.conns {
 		names[i], results[i] = u.up.Name, said(u)
 	}
-	return catalog.Introduce(set.era, names, results, !set.complete)
+	in := catalog.Introduce(set.era, names, results, !set.complete)
+	for _, extension := range in.Twice {
+		if set.s.router.memory.WarnOnce("extension " + extension) {
+			set.s.log.Warn("several upstreams declare an extension; clients see the settings of the first", "extension", extension[:min(len(extension), maxName)])
+		}
+	}
+	return in
 }
 
 // discover asks all upstreams for their descriptions and answers for all. The client waits as long

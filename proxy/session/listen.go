@@ -146,6 +146,8 @@ func (l *listener) Note(at listen.Upstream, m *jsonrpc.Message) bool {
 		if id, ended := catalog.NotedTask(mcp.Read(m)); ended {
 			l.s.tasks.End(u, l.s.taskName(u, id))
 		}
+	default:
+		return mcp.MethodOf(m.Method).Name != "" || l.grant().MayMethod(m.Method)
 	}
 	return true
 }
@@ -172,8 +174,9 @@ func (l *listener) Split(ctx context.Context) (listen.Split, bool) {
 }
 
 // split returns the filter of each upstream. All that may have a list listen for its changes. The
-// owner of a resource or a task listens for that, or if it is unknown, all that may have it. A sole
-// upstream gets the client's own filter.
+// owner of a resource or a task listens for that, or if it is unknown, all that may have it. Upstreams
+// with unknown extensions get the members that the proxy does not know. A sole upstream gets the
+// client's own filter.
 func (l *listener) split(ctx context.Context, set *upstreamSet) map[listen.Upstream]mcp.Filter {
 	if u := set.only(); u != nil {
 		return map[listen.Upstream]mcp.Filter{u: forOnly(l.want, set)}
@@ -200,6 +203,15 @@ func (l *listener) split(ctx context.Context, set *upstreamSet) map[listen.Upstr
 			f := wants[u]
 			f.Tasks = append(f.Tasks, id)
 			wants[u] = f
+		}
+	}
+	if unknown := l.want.Unknown(); unknown != nil {
+		for _, u := range set.conns {
+			if said := u.lists.Says(); said.Result == nil || said.IsExtended() {
+				f := wants[u]
+				f.As = f.On(unknown)
+				wants[u] = f
+			}
 		}
 	}
 	maps.DeleteFunc(wants, func(_ listen.Upstream, f mcp.Filter) bool { return f.IsEmpty() })
@@ -237,7 +249,7 @@ func (set *upstreamSet) runnersOf(name string) map[*upstreamConn]string {
 	}
 	found := make(map[*upstreamConn]string)
 	for _, u := range set.conns {
-		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresTasks()) && set.s.mayUse(u, owners.OfTask, name) {
+		if (u.lists.Says().Result == nil || u.lists.Says().DeclaresExtension(mcp.ExtensionTasks)) && set.s.mayUse(u, owners.OfTask, name) {
 			found[u] = name
 		}
 	}

@@ -207,7 +207,7 @@ func (s *session) complete(r *request) *jsonrpc.Error {
 	case "ref/resource":
 		return s.toOwnerOf(r, mcp.RefURI)
 	}
-	if u := r.upstreams.only(); u != nil && s.unlisted(r) {
+	if u := r.upstreams.only(); u != nil && r.grant.MayExtend() {
 		s.forward(r, u)
 		return nil
 	}
@@ -240,16 +240,6 @@ func (s *session) noteUnknown(r *request, n target) {
 	} else if catalog.Longest(set.prefixes, n.name) != catalog.Longest(r.upstreams.prefixes, n.name) {
 		s.noteDenial(r, "")
 	}
-}
-
-// unlisted reports whether a request may go to the sole upstream although no rule can name its
-// target.
-func (s *session) unlisted(r *request) bool {
-	if r.grant.Unlisted() {
-		return true
-	}
-	s.noteDenial(r, "")
-	return false
 }
 
 // offersTo returns which names of a kind resolve for a client; nil for all.

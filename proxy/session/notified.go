@@ -17,8 +17,9 @@ func (s *session) notified(m *jsonrpc.Message) {
 		return
 	}
 	n := mcp.Read(m)
-	if claim, err := n.Claim(); s.ofPrincipal || err == nil && claim.Claimed {
-		s.modernNotified(m)
+	era := s.eraOf(n)
+	if era == mcp.Modern { // which defines no others
+		s.extensionNotified(era, m)
 		return
 	}
 	switch m.Method {
@@ -31,12 +32,28 @@ func (s *session) notified(m *jsonrpc.Message) {
 	case mcp.MethodTaskStatus:
 		s.clientTaskStatus(m, n)
 	default:
-		if u := s.soleOf(mcp.Legacy, m); u != nil {
-			u.tell(m)
-			return
-		}
-		s.drop("no owner", m)
+		s.extensionNotified(era, m)
 	}
+}
+
+// eraOf returns the era of a notification: modern if it claims so, or if the client has never sent
+// initialize.
+func (s *session) eraOf(n *mcp.Notes) mcp.Era {
+	said, _ := s.handshake.said()
+	if claim, err := n.Claim(); s.ofPrincipal || err == nil && claim.Claimed || said == nil && n.Method.Name == "" {
+		return mcp.Modern
+	}
+	return mcp.Legacy
+}
+
+// extensionNotified passes a notification that is of no concern to the session to the upstream for
+// which it is.
+func (s *session) extensionNotified(era mcp.Era, m *jsonrpc.Message) {
+	if u := s.extensionReceiver(era, m); u != nil {
+		u.tell(m)
+		return
+	}
+	s.drop("no owner", m)
 }
 
 // clientProgress routes progress on a server request to the upstream that asked.

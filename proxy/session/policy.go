@@ -24,8 +24,8 @@ import (
 //   - Names do not resolve to denied things (offersTo), lists omit them (visible), and calls of them
 //     are refused (denied).
 //   - A denied URI is sent to no upstream. Its updates do not reach the client.
-//   - A task follows its tool. Things without a name for rules, such as unknown methods, are denied to
-//     clients with an allow list.
+//   - A task follows its tool. Unknown methods are denied wherever anything is restricted, but for
+//     those that a rule allows by name.
 
 // ruleName returns the name of a listed thing in rules. A URI has no upstream.
 func ruleName(k catalog.Kind, u *upstreamConn, name string) string {
@@ -97,7 +97,7 @@ func (s *session) confine(r *request, f *mcp.Filter) bool {
 		slices.Sort(needs)
 		s.needsScopes(r, slices.Compact(needs))
 		return false
-	case !r.grant.Unlisted():
+	case !r.grant.MayExtend():
 		f.As = nil
 	case len(f.URIs)+len(f.Tasks) < before:
 		f.As = f.On(f.As)

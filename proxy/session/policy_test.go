@@ -295,6 +295,7 @@ func TestEveryMethodIsDecided(t *testing.T) {
 	const (
 		byName    = "by the name that it resolves to"
 		byURI     = "by its URI"
+		byMethod  = "by the methods of the rule"
 		byTask    = "by the tool of its task"
 		bySight   = "goes only to upstreams that the client sees, and merges what it sees"
 		byFilter  = "its filter is confined, and what comes for it"
@@ -313,6 +314,8 @@ func TestEveryMethodIsDecided(t *testing.T) {
 		mcp.MethodRootsList: toClient, mcp.MethodSample: toClient, mcp.MethodElicit: toClient, mcp.MethodElicited: toClient, mcp.MethodLog: toClient,
 		mcp.MethodInitialized: here, mcp.MethodRootsChanged: toServer,
 		mcp.MethodCancelled: ofRequest, mcp.MethodProgress: ofRequest, mcp.MethodAcknowledged: ofRequest,
+		mcp.MethodSkillsList: byURI, mcp.MethodSkillsGet: byURI, mcp.MethodDirectoryRead: byURI,
+		mcp.MethodEventsList: byMethod, mcp.MethodEventsPoll: byMethod, mcp.MethodEventsStream: byMethod, mcp.MethodEventsSubscribe: byMethod, mcp.MethodEventsUnsubscribe: byMethod,
 		mcp.MethodToolsChanged: toClient, mcp.MethodPromptsChanged: toClient, mcp.MethodResourcesChanged: toClient,
 	}
 	all := methodNames(t)
@@ -354,6 +357,57 @@ func TestEveryMethodIsDecided(t *testing.T) {
 					})
 				}
 			}
+		}
+	}
+}
+
+// A rule that restricts anything denies unknown methods, but for those that it allows by name. What
+// these name in their params is decided as for known methods.
+func TestExtensionsAreDecided(t *testing.T) {
+	denies := policy.Rule{Who: policy.Who{Any: true}, Tools: policy.Globs{Deny: []string{"files__delete"}}, Resources: policy.Globs{Deny: []string{"test://files/secret*"}}}
+	allows := denies
+	allows.Methods = []string{"acme/*"}
+	for _, c := range []struct {
+		rule           policy.Rule
+		method, params string
+		passes         bool
+	}{
+		{denies, "acme/run", `{}`, false},
+		{allows, "other/run", `{}`, false},
+		{allows, "acme/run", `{}`, true},
+		{allows, "acme/run", `{"uri":"test://files/a","name":"open"}`, true},
+		{allows, "acme/run", `{"uri":"test://files/secret"}`, false},
+		{allows, "acme/run", `{"uri":1}`, false},
+		{allows, "acme/run", `{"name":"delete"}`, false},
+		{allows, "acme/run", `{"name":"files__delete"}`, false},
+		{denies, "notifications/acme", ``, false},
+		{policy.Rule{Who: policy.Who{Any: true}}, "acme/run", `{}`, true},
+	} {
+		for _, names := range []string{"files", "files docs"} {
+			p := &Router{Policies: policiesOf(t, c.rule)}
+			inWorld(t, p, strings.Fields(names), func(w *world) {
+				w.offersTools("files", "open", "delete")
+				w.initialize()
+				w.client.say(`{"jsonrpc":"2.0","id":"list","method":"tools/list"}`)
+				synctest.Wait()
+				w.client.take()
+				w.upstream("files").take()
+				params := c.params
+				if names == "files docs" {
+					p.Update([]Upstream{{Name: "files", Methods: []string{"acme/*"}}, {Name: "docs"}}, nil)
+					synctest.Wait()
+				}
+				id := `"id":1,`
+				if params == "" {
+					id, params = "", `{}`
+				}
+				w.client.say(`{"jsonrpc":"2.0",` + id + `"method":"` + c.method + `","params":` + params + `}`)
+				synctest.Wait()
+				got := strings.Join(w.upstream("files").take(), "")
+				if strings.Contains(got, c.method) != c.passes {
+					t.Errorf("%s %s, %s: the server got %q, want %v", c.method, c.params, names, got, c.passes)
+				}
+			})
 		}
 	}
 }

@@ -24,6 +24,7 @@ type request struct {
 	// Static after construction.
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
+	extension   bool           // the method is unknown, or of an extension
 	upstreams   *upstreamSet   // the upstreams when it came
 	caps        catalog.Digest // of the client's capabilities, see lists.Client
 	grant       *policy.Grant  // of the client; nil without policies
@@ -41,6 +42,11 @@ type request struct {
 	// others are the upstreams to ask in turn if the previous one does not have the resource, see
 	// lacksResource. Owned by whoever settles the call.
 	others []*upstreamConn
+
+	// seeks means that upstreams are asked in turn for an unknown method, see searched. notSent is the
+	// first error of one that did not get the request. Owned by whoever settles the call.
+	seeks   bool
+	notSent json.RawMessage
 
 	// kind is the resultType of the answer; modern era only. Owned by whoever settles the call.
 	kind string

@@ -30,6 +30,8 @@ func init() { // not literals, because the handlers refer to the tables
 		mcp.MethodResourcesList: list(catalog.Resources),
 		mcp.MethodTemplatesList: list(catalog.Templates),
 		mcp.MethodTasksList:     (*session).listTasks,
+		mcp.MethodSkillsList:    listExtension(&skillsList),
+		mcp.MethodEventsList:    listExtension(&eventsList),
 		mcp.MethodToolsCall:     (*session).callTool,
 		mcp.MethodPromptsGet:    (*session).getPrompt,
 		mcp.MethodResourcesRead: (*session).readResource,
@@ -41,6 +43,8 @@ func init() { // not literals, because the handlers refer to the tables
 		mcp.ByURI:  (*session).byURI,
 		mcp.ByRef:  (*session).complete,
 		mcp.ByTask: (*session).byTask,
+
+		mcp.ByListed: (*session).byListed,
 	}
 }
 
@@ -82,8 +86,7 @@ func (s *session) request(pr *peer.Request) {
 	}
 }
 
-// route calls the handler of a request. A request without a handler is sent to a sole upstream,
-// never to several. A method that the modern era has removed is sent to nobody, even if an upstream
+// route calls the handler of a request. A request without a handler is of an extension. A method that the modern era has removed is sent to nobody, even if an upstream
 // knows it.
 func (s *session) route(r *request) *jsonrpc.Error {
 	row := r.notes.Method
@@ -94,14 +97,12 @@ func (s *session) route(r *request) *jsonrpc.Error {
 			handle = finders[row.Owner]
 		}
 	}
-	u := r.upstreams.only()
 	removed := known && r.era == mcp.Modern && !row.In(mcp.Modern)
 	switch {
 	case handle != nil:
 		return handle(s, r)
-	case u != nil && !removed && s.unlisted(r):
-		s.forward(r, u)
-		return nil
+	case !removed && (row.Name == "" || r.upstreams.only() != nil):
+		return s.toExtension(r)
 	}
 	return jsonrpc.MethodNotFound(r.Method)
 }
@@ -149,6 +150,7 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 // begin creates the request of a peer.Request that is about to be entered. All requests begin here.
 func (s *session) begin(pr *peer.Request) {
 	r := &request{Request: pr, msg: pr.Message, notes: mcp.Read(pr.Message)}
+	r.extension = r.notes.Method.Name == "" || r.notes.Method.OfExtension()
 	if r.bad = s.classify(r); r.bad == nil {
 		r.bad = r.overlong()
 	}

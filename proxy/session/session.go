@@ -160,15 +160,6 @@ func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	return s.router.Policies.For(from)
 }
 
-// soleOf returns the sole upstream for an unknown notification; nil for none.
-func (s *session) soleOf(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
-	g := s.grantOf(m.From)
-	if !g.Unlisted() {
-		return nil
-	}
-	return s.upstreams.of(era).visibleTo(g).only()
-}
-
 // errClientGone answers a server request that the client can no longer answer.
 var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
 

@@ -206,7 +206,9 @@ func (set *upstreamSet) withTasks(ctx context.Context, meta json.RawMessage) []*
 	asked := set.filter(silent)
 	lists.ForEach(ctx, listsOf(asked), func(ctx context.Context, i int) { _, _ = asked[i].discover(ctx, meta) })
 	others := set.filter(silent)
-	known := set.filter(func(u *upstreamConn) bool { return u.lists.Says().DeclaresTasks() && !slices.Contains(others, u) })
+	known := set.filter(func(u *upstreamConn) bool {
+		return u.lists.Says().DeclaresExtension(mcp.ExtensionTasks) && !slices.Contains(others, u)
+	})
 	slices.SortStableFunc(known, func(a, b *upstreamConn) int { return aliveFirst(a) - aliveFirst(b) })
 	return append(known, others...)
 }

@@ -22,6 +22,10 @@ type upstreamSet struct {
 	replaced     chan struct{}   // closed when there is a newer set
 	several      bool            // there are others, which the clients of this set do not see
 	byVisibility sync.Map        // *policy.Rule to *upstreamSet, see visibleTo
+	knows        sync.Map        // unknown method to the *upstreamConn that gave a result for it
+	known        atomic.Int64    // how many there are
+	skills       listing         // who listed which skills
+	events       listing         // likewise
 }
 
 // only returns the sole upstream, nil if there are several, or may be because some are unknown. A

@@ -75,7 +75,7 @@ func readModernResult(text json.RawMessage) (modernResult, error) {
 // client reject the whole result become text or are left out.
 func (r modernResult) toLegacy(method, version string) json.RawMessage {
 	edits := []jsonrpc.Edit{{Span: r.resultType}}
-	if mcp.MethodOf(method).Cacheable {
+	if row := mcp.MethodOf(method); row.Cacheable && !row.OfExtension() {
 		edits = append(edits, jsonrpc.Edit{Span: r.ttl}, jsonrpc.Edit{Span: r.scope})
 	}
 	if !r.meta.IsZero() {
@@ -281,11 +281,11 @@ func (e WireError) namesCapability() bool {
 }
 
 // saysNotFound reports whether invalid params of resources/read mean a missing resource, which only
-// the text tells (2026-07-28 server/resources). "Unknown resource" is of the Python SDK.
+// the text tells (2026-07-28 server/resources).
 func (e WireError) saysNotFound() bool {
 	message, _ := jsonrpc.Unquote(e.Message)
 	words := strings.ToLower(message + string(e.Data))
-	return strings.Contains(words, "not found") || strings.Contains(words, "not_found") || strings.Contains(words, "unknown resource")
+	return strings.Contains(words, "not found") || strings.Contains(words, "not_found")
 }
 
 // notTheFirst returns the error for a call that was sent before. If it says that the request was
