@@ -377,34 +377,6 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// A server without sessions can ask a legacy client nothing, but a modern one.
-func TestSessionlessServer(t *testing.T) {
-	for _, modern := range []bool{true, false} {
-		inProbedWorld(t, func(w *sharedWorld, p *prober) {
-			p.modern.Store(modern)
-			up := w.host.Upstreams["u"]
-			dial := up.Dial
-			up.Dial = func(ctx context.Context) (jsonrpc.Conn, error) {
-				c, err := dial(ctx)
-				return withoutSession{c}, err
-			}
-			w.host.Upstreams["u"] = up
-			a := w.attachIn("a", mcp.Legacy)
-			a.say(hello)
-			if modern {
-				a.ends("bridged from legacy", false)
-				w.attachIn("b", mcp.Legacy).ends("bridged from legacy", false)
-			} else if len(a.heard()) != 1 {
-				t.Error("initialize is not answered")
-			}
-		})
-	}
-}
-
-type withoutSession struct{ jsonrpc.Conn }
-
-func (withoutSession) Sessionless() bool { return true }
-
 // A server that answered initialize once and refuses it now is another one.
 func TestStaleLegacyVerdict(t *testing.T) {
 	inProbedWorld(t, func(w *sharedWorld, p *prober) {

@@ -115,13 +115,6 @@ func (s *stream) start() error {
 	return nil
 }
 
-// sessionless reports whether the server answered initialize without beginning a session.
-// A process always has one.
-func (s *stream) sessionless() bool {
-	r, ok := s.server.(*remoteSession)
-	return ok && r.sessionless()
-}
-
 // dial connects to a remote server in the stream's era. If the era has no first call, the
 // server has then started.
 func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
@@ -238,10 +231,6 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 		s.inFlight.refuse(failed)
 		return
 	case greeting:
-		if s.sessionless() && s.otherEra() { // in the other era it can send requests and notifications
-			s.endOtherEra()
-			return
-		}
 		s.eras.initialized()
 	}
 	s.stopStartTimer()
@@ -251,7 +240,7 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 // endOtherEra ends the stream because its server speaks the other era.
 func (s *stream) endOtherEra() { s.end(jsonrpc.CauseStartFailed, mcp.ErrOtherEra) }
 
-// otherEra reports whether a server that refused initialize, or began no session with it,
+// otherEra reports whether a server that refused initialize, or ended instead of answering it,
 // speaks the modern era. It may take as long as a probe.
 func (s *stream) otherEra() bool {
 	if s.ends.Load() || s.inFlight.modern {
