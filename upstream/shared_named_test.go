@@ -55,6 +55,28 @@ func TestModernNotificationsOfAnyRequest(t *testing.T) {
 	})
 }
 
+// A client names its own requests to the server, and cannot name another's.
+func TestSharedClientsNameTheirOwnRequests(t *testing.T) {
+	const sub = `"io.modelcontextprotocol/subscriptionId":`
+	test := func(w *sharedWorld, a, evil *sharedClient) {
+		s := w.server()
+		a.say(`{"id":"e","method":"events/stream","params":{"_meta":{"progressToken":"ta"}}}`)
+		evil.say(`{"id":"e","method":"events/stream"}`)
+		s.heard() // as 2 and 3
+		tell := func(params string) string { return `{"method":"acme/tell","params":` + params + `}` }
+		a.say(tell(`{"progressToken":"ta","_meta":{`+sub+`"e"}}`), tell(`{"_meta":{"progressToken":"ta"}}`), tell(`{"progressToken":"its own"}`),
+			`{"id":"x","method":"events/renew","params":{"_meta":{`+sub+`"e","progressToken":"ta"}}}`)
+		s.hears(tell(`{"progressToken":2,"_meta":{`+sub+`2}}`), tell(`{"_meta":{"progressToken":2}}`), tell(`{"progressToken":"its own"}`),
+			`{"id":4,"method":"events/renew","params":{"_meta":{`+sub+`2,"progressToken":4}}}`)
+		evil.say(tell(`{"_meta":{`+sub+`2}}`), tell(`{"_meta":{`+sub+`"2"}}`), tell(`{"_meta":{`+sub+`2,`+sub+`"e"}}`),
+			`{"id":"y","method":"events/renew","params":{"_meta":{`+sub+`2}}}`)
+		s.hears()
+		evil.hears(`{"id":"y","error":{"code":-32602,"message":"Invalid params: unknown subscription"}}`)
+	}
+	inModernWorld(t, func(w *sharedWorld) { test(w, w.attach("a.a"), w.attach("b.b")) })
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) { test(w, w.start("a.a"), w.start("b.b")) })
+}
+
 // A log message may name its call, too, and needs no guess then. It still needs a call that asked for its level.
 func TestModernLogMessagesThatNameTheirCall(t *testing.T) {
 	inModernWorld(t, func(w *sharedWorld) {

@@ -31,6 +31,16 @@ func (m *member) forward(r *peer.Request, notes *mcp.Notes, edits ...jsonrpc.Edi
 
 // pass forwards a request under an id and a progress token of ours. It blocks until the queue has room.
 func (m *member) pass(r *peer.Request, c *memberCall, notes *mcp.Notes, edits ...jsonrpc.Edit) {
+	if notes.Has(mcp.Subscription) {
+		named, err := m.callNamed(notes)
+		if err != nil {
+			r.Fail(jsonrpc.InvalidParams(err.Error()))
+			return
+		}
+		if named != nil {
+			edits = append(edits, jsonrpc.Edit{Span: notes.At(mcp.Subscription), With: named.ID.Raw()})
+		}
+	}
 	server := m.s.server
 	if server.WaitIn(m.ctx, &m.room) != nil {
 		return // the session or the member has ended, which answers the request
@@ -122,36 +132,6 @@ func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 	if params, ok := c.params(m, jsonrpc.Edit{Span: at, With: c.token}); ok {
 		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
 	}
-}
-
-// params returns the params of a notification that belongs to the call, with the client's own id and token. It
-// returns false if they name anything else.
-func (c *memberCall) params(m *jsonrpc.Message, edits ...jsonrpc.Edit) (json.RawMessage, bool) {
-	notes := mcp.Read(m)
-	if id, said := notes.Named(); said && id != c.ID {
-		return nil, false
-	}
-	return notes.As(c.request.ID, c.token, edits...)
-}
-
-// callNamed returns the open call of a client that a notification of the server names, or on whose stream it came
-// (of); nil if there is none, or it names two.
-func (s *sharedSession) callNamed(m *jsonrpc.Message, of *peer.Call) (c *memberCall, said bool) {
-	id, said := mcp.Read(m).Named()
-	if !said && m.Related.IsZero() {
-		return nil, false
-	}
-	if said {
-		named := s.server.Call(id)
-		if !m.Related.IsZero() && named != of {
-			return nil, true
-		}
-		of = named
-	}
-	if of == nil || !of.Sent() || callOf(of).request == nil || !callOf(of).request.Open() {
-		return nil, true
-	}
-	return callOf(of), true
 }
 
 // cancelled handles a call that the client abandoned: m is its cancellation, or nil if the client has left. A call

@@ -13,7 +13,7 @@
 //
 // The session sends its own initialize, whose answer is the answer to each member. Ids and progress
 // tokens, tasks and their cursors, subscriptions, log levels and elicitations are kept apart
-// (task.go, level.go, server.go). A modern server is asked server/discover first, and ends
+// (task.go, level.go, server.go, named.go). A modern server is asked server/discover first, and ends
 // when it has had no members for a while. A legacy server stays, unless its upstream says how long
 // (idle.go).
 //

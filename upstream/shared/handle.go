@@ -204,6 +204,13 @@ func (m *member) notified(msg *jsonrpc.Message, _ *peer.Call) {
 		m.checkMeta(mcp.Read(msg)) != nil:
 		return
 	}
+	c, err := m.callNamed(mcp.Read(msg))
+	if err != nil {
+		return
+	}
+	if c != nil {
+		msg = &jsonrpc.Message{Method: msg.Method, Params: mcp.Read(msg).Own(c.ID, c.token), Extra: msg.Extra}
+	}
 	if m.s.server.WaitIn(m.ctx, &m.room) == nil {
 		m.uses()
 		m.s.server.SendIn(&m.room, msg)
