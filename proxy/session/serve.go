@@ -225,6 +225,7 @@ func (s *session) halfClose() {
 	}
 	s.subscriptions.End()
 	s.mu.Unlock()
+	s.endStreams()
 	for _, c := range s.client.TakeCalls(nil) {
 		c.Value.(*serverRequest).resumeTimers()
 		c.For.Refuse(errClientGone)
@@ -234,7 +235,7 @@ func (s *session) halfClose() {
 }
 
 // startDrain refuses new requests and ends the session when all open ones are settled.
-// Subscriptions are settled at once.
+// Subscriptions and streams of events are settled at once.
 func (s *session) startDrain() {
 	s.mu.Lock()
 	if s.phase == open {
@@ -242,7 +243,23 @@ func (s *session) startDrain() {
 		s.subscriptions.End()
 	}
 	s.mu.Unlock()
+	s.endStreams()
 	s.client.Drain(errDrained, math.MaxInt64)
+}
+
+// endStreams ends the streams of events with their results, because they would delay the end of the
+// session, as subscriptions would.
+func (s *session) endStreams() {
+	for _, pr := range s.client.TakeRequests(func(pr *peer.Request) bool { return pr.Method == mcp.MethodEventsStream }) {
+		r := pr.Value.(*request)
+		use := r.takeUse()
+		if c := r.call(); c != nil {
+			c.giveUp(use, mcp.Cancellation(c.ID, "the session ends"))
+		} else {
+			s.abandon(r, use)
+		}
+		s.deliver(r, r.over(r.upstreams), r.Answer)
+	}
 }
 
 // drainTimeout ends a half-closed session whose requests take too long.
