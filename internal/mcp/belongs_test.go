@@ -70,3 +70,35 @@ func TestAnsweredAs(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a notification names: putting ids in and out again changes nothing else, and what comes out names them.
+func FuzzNamed(f *testing.F) {
+	for _, params := range []string{``, `[]`, `{"progressToken":7}`, `{"progressToken":"7","_meta":{"progressToken":7.0}}`,
+		`{"a":[1e400],"_meta":{"io.modelcontextprotocol/subscriptionId":7,"\u0061":"\ud800"}}`,
+		`{"_meta":{"io.modelcontextprotocol\/subscriptionId":"7"}}`, `{"progressToken":8,"_meta":{"progressToken":7}}`} {
+		f.Add([]byte(params))
+	}
+	other := jsonrpc.IntID(99)
+	f.Fuzz(func(t *testing.T, params []byte) {
+		if len(params) > 0 && !json.Valid(params) {
+			return
+		}
+		n := ReadParams("acme/told", params)
+		id, said := n.Named()
+		if !said || id.IsZero() {
+			return
+		}
+		as, ok := n.As(other, other.Raw())
+		if again, _ := ReadParams("acme/told", as).Named(); !ok || !json.Valid(as) || again != other {
+			t.Fatalf("%s, which names %s, becomes %s", params, id, as)
+		}
+		back, _ := ReadParams("acme/told", as).As(id, id.Raw())
+		same, _ := n.As(id, id.Raw())
+		if string(back) != string(same) {
+			t.Errorf("%s comes back as %s", same, back)
+		}
+		if own := n.Own(other, n.Raw(Token)); !json.Valid(own) {
+			t.Errorf("%s becomes %s", params, own)
+		}
+	})
+}

@@ -102,8 +102,9 @@ func (c *modernCall) takeKept() *jsonrpc.Message {
 // rewrites the answer without it.
 func (c *modernCall) finish(m *jsonrpc.Message) {
 	a := c.group.a
-	var client jsonrpc.ID
-	a.locked(func() { client = c.clientID() })
+	a.mu.Lock()
+	client := c.clientID()
+	a.mu.Unlock()
 	answer, urls := c.modernAnswer(m, client)
 	var digest [32]byte
 	if urls != nil {
@@ -137,7 +138,7 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message, client jsonrpc.ID) (answer
 			c.group.a.life.logger().Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
-	completed := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, extends(c.Capabilities))
+	completed := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, c.Capabilities)
 	return &jsonrpc.Message{Result: withSubscription(completed, result, c.ID, client), Extra: m.Extra}, nil
 }
 

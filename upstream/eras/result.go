@@ -54,13 +54,13 @@ func isOwnKind(kind, method string, extended bool) bool {
 }
 
 // withOwnKind returns converted, the conversion of a legacy result, with the resultType of the result, if that
-// passes.
-func withOwnKind(converted, result json.RawMessage, method string, extended bool) json.RawMessage {
+// passes to a client with these capabilities.
+func withOwnKind(converted, result json.RawMessage, method string, capabilities json.RawMessage) json.RawMessage {
 	if !MayHave(result, "resultType") {
 		return converted
 	}
 	raw, _ := jsonrpc.Member(result, "resultType")
-	if kind, ok := jsonrpc.Unquote(raw); !ok || !isOwnKind(kind, method, extended) {
+	if kind, ok := jsonrpc.Unquote(raw); !ok || !isOwnKind(kind, method, extends(capabilities)) {
 		return converted
 	}
 	return jsonrpc.Set(converted, jsonrpc.Value{Key: "resultType", Text: raw})

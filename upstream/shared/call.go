@@ -129,7 +129,14 @@ func (c *memberCall) progress(m *jsonrpc.Message, at jsonrpc.Span) {
 	if c.token == nil || !c.Sent() || !c.request.Open() {
 		return
 	}
-	if params, ok := c.params(m, jsonrpc.Edit{Span: at, With: c.token}); ok {
+	edit, ok := jsonrpc.Edit{Span: at, With: c.token}, true
+	params := m.Params
+	if mcp.MayHave(params, metaKey) { // which may name the call once more
+		params, ok = c.params(m, edit)
+	} else {
+		params = jsonrpc.Replace(params, edit)
+	}
+	if ok {
 		c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
 	}
 }

@@ -39,6 +39,8 @@ func (s *sharedSession) callNamed(m *jsonrpc.Message, of *peer.Call) (c *memberC
 	return callOf(of), true
 }
 
+var metaKey = []byte("_meta")
+
 var errUnknownSubscription = errors.New("unknown subscription")
 
 // callNamed returns the client's own call that its message of an unknown method names, by the id of the request or
