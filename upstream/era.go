@@ -137,8 +137,8 @@ func (f *eraFinder) initialized() {
 	f.legacy = yes
 }
 
-// notInitialized records that the upstream refused initialize, or ended instead of answering it. It reports whether the
-// upstream speaks the modern era instead, and whether that was unknown before. It may take as long as a probe, and
+// notInitialized records that the upstream refused initialize. It reports whether the upstream
+// speaks the modern era instead, and whether that was unknown before. It may take as long as a probe, and
 // returns early if ctx is done.
 func (f *eraFinder) notInitialized(done <-chan struct{}) (modern, news bool) {
 	if f.only != "" || !f.doubt() {

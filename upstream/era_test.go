@@ -377,6 +377,42 @@ func TestOpen(t *testing.T) {
 	})
 }
 
+// A server without sessions can ask a legacy client nothing, but a modern one. A client that nobody can ask keeps
+// its own era, whoever came before.
+func TestSessionlessServer(t *testing.T) {
+	const asked = `{"id":1,"method":"initialize","params":{"capabilities":{"sampling":{}}}}`
+	for _, modern := range []bool{true, false} {
+		inProbedWorld(t, func(w *sharedWorld, p *prober) {
+			p.modern.Store(modern)
+			up := w.host.Upstreams["u"]
+			dial := up.Dial
+			up.Dial = func(ctx context.Context) (jsonrpc.Conn, error) {
+				c, err := dial(ctx)
+				return withoutSession{c}, err
+			}
+			w.host.Upstreams["u"] = up
+			for _, name := range []string{"a", "b"} {
+				a := w.attachIn(name, mcp.Legacy)
+				a.say(asked)
+				if modern {
+					a.ends("bridged from legacy", false)
+				} else if len(a.heard()) != 1 {
+					t.Error("initialize is not answered")
+				}
+				own := w.attachIn("own "+name, mcp.Legacy)
+				own.say(hello)
+				if len(own.heard()) != 1 {
+					t.Error("initialize of the client that cannot be asked is not answered")
+				}
+			}
+		})
+	}
+}
+
+type withoutSession struct{ jsonrpc.Conn }
+
+func (withoutSession) Sessionless() bool { return true }
+
 // A server that answered initialize once and refuses it now is another one.
 func TestStaleLegacyVerdict(t *testing.T) {
 	inProbedWorld(t, func(w *sharedWorld, p *prober) {

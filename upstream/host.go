@@ -122,7 +122,13 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	}
 	var moved error
 	k := newKeptStream(c, era)
-	k.next = func(c jsonrpc.Conn) { moved = h.attachKnown(ctx, t, serverID{upstream, key, era}, c) }
+	k.next = func(c jsonrpc.Conn) {
+		if era == mcp.Legacy { // whether the server refuses this era, or has no sessions in it
+			moved = h.bridge(ctx, t, serverID{upstream, key, era}, c)
+			return
+		}
+		moved = h.attachKnown(ctx, t, serverID{upstream, key, era}, c)
+	}
 	k.stay = func(end *jsonrpc.ClosedError) { h.tellOtherEra(serverID{upstream, key, era}, end) }
 	err := h.attachKnown(ctx, t, serverID{upstream, key, era}, k)
 	k.wg.Wait()
@@ -139,6 +145,13 @@ func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc
 		return refuse(c, jsonrpc.CauseConnectionLost, err)
 	case speaks == id.era:
 		return h.attachIn(ctx, t, id, c)
+	}
+	return h.bridge(ctx, t, id, c)
+}
+
+// bridge lets the Bridge serve a stream, because the upstream speaks the other era.
+func (h *Host) bridge(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
+	switch {
 	case h.Bridge == nil:
 		return refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
 	case id.era == mcp.Modern:

@@ -40,6 +40,7 @@ type inFlight struct {
 
 // A progress is the state of a server's start.
 type progress struct {
+	asks     bool            // the client of initialize declares sampling or elicitation
 	sent     bool            // a request besides initialize was sent to the server
 	answered bool            // the server answered a request, or needs no first request
 	refused  bool            // the proxy gets no result for initialize
@@ -125,6 +126,21 @@ func (f *inFlight) toServer(m *jsonrpc.Message) (starts bool) {
 	return starts
 }
 
+// canBeAsked reports whether the client of initialize declares that servers may ask its model or
+// its user.
+func canBeAsked(m *jsonrpc.Message) bool {
+	capabilities, _ := jsonrpc.Member(m.Params, "capabilities")
+	can, _ := mcp.ReadAbilities(capabilities)
+	return can.Sampling || can.Form || can.URL
+}
+
+// asksClient reports whether a server may ask the client.
+func (f *inFlight) asksClient() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asks
+}
+
 func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 	f.seq++
 	if n, ok := m.ID.Int(); ok {
@@ -140,6 +156,7 @@ func (f *inFlight) addLocked(m *jsonrpc.Message) (starts bool) {
 		}
 	case m.Method == mcp.MethodInitialize:
 		c.kind = initialize
+		f.asks = canBeAsked(m)
 	case m.Method == mcp.MethodTasksGet:
 		c.kind, c.task = readsTask, string(mcp.Read(m).Raw(mcp.Key))
 	case m.Method == mcp.MethodTasksResult, m.Method == mcp.MethodTasksCancel:

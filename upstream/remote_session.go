@@ -108,6 +108,13 @@ func (r *remoteSession) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 // lostSession returns err, the end of a session, with a cause.
 func lostSession(err error) error { return jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost) }
 
+// sessionless reports whether the server answered initialize without beginning a session.
+// It is valid when Recv has returned that answer.
+func (r *remoteSession) sessionless() bool {
+	c, ok := r.conn.(interface{ Sessionless() bool })
+	return ok && c.Sessionless()
+}
+
 // Finish implements server. It gives up a dial in progress.
 func (r *remoteSession) Finish(last func() []*jsonrpc.Message) {
 	r.mu.Lock()

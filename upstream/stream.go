@@ -115,6 +115,13 @@ func (s *stream) start() error {
 	return nil
 }
 
+// sessionless reports whether the server answered initialize without beginning a session.
+// A process always has one.
+func (s *stream) sessionless() bool {
+	r, ok := s.server.(*remoteSession)
+	return ok && r.sessionless()
+}
+
 // dial connects to a remote server in the stream's era. If the era has no first call, the
 // server has then started.
 func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
@@ -231,6 +238,10 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 		s.inFlight.refuse(failed)
 		return
 	case greeting:
+		if s.inFlight.asksClient() && s.sessionless() && s.alsoModern() { // only in the other era it can ask
+			s.endOtherEra()
+			return
+		}
 		s.eras.initialized()
 	}
 	s.stopStartTimer()
@@ -240,8 +251,18 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 // endOtherEra ends the stream because its server speaks the other era.
 func (s *stream) endOtherEra() { s.end(jsonrpc.CauseStartFailed, mcp.ErrOtherEra) }
 
-// otherEra reports whether a server that refused initialize, or ended instead of answering it,
-// speaks the modern era. It may take as long as a probe.
+// alsoModern reports whether a server that answered initialize speaks the modern era, too. It
+// may take as long as a probe.
+func (s *stream) alsoModern() bool {
+	if s.ends.Load() || s.eras.only != "" {
+		return false
+	}
+	modern, err := s.eras.speaksModern(s.ended)
+	return modern && err == nil
+}
+
+// otherEra reports whether a server that refused initialize speaks the modern era. It may take
+// as long as a probe.
 func (s *stream) otherEra() bool {
 	if s.ends.Load() || s.inFlight.modern {
 		return false

@@ -281,11 +281,11 @@ func (e WireError) namesCapability() bool {
 }
 
 // saysNotFound reports whether invalid params of resources/read mean a missing resource, which only
-// the text tells (2026-07-28 server/resources).
+// the text tells (2026-07-28 server/resources). "Unknown resource" is of the Python SDK.
 func (e WireError) saysNotFound() bool {
 	message, _ := jsonrpc.Unquote(e.Message)
 	words := strings.ToLower(message + string(e.Data))
-	return strings.Contains(words, "not found") || strings.Contains(words, "not_found")
+	return strings.Contains(words, "not found") || strings.Contains(words, "not_found") || strings.Contains(words, "unknown resource")
 }
 
 // notTheFirst returns the error for a call that was sent before. If it says that the request was

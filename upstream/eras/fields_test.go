@@ -77,6 +77,7 @@ func TestResultToModern(t *testing.T) {
 func TestErrorsOfTheOtherEra(t *testing.T) {
 	for name, c := range map[string]struct{ method, text, legacy, modern string }{
 		"in words":    {"resources/read", `{"code":-32602,"message":"Resource NOT found","data":{"uri":"a"}}`, `{"code":-32002,"message":"Resource NOT found","data":{"uri":"a"}}`, ``},
+		"of Python":   {"resources/read", `{"code":-32602,"message":"Unknown resource: a","data":{"uri":"a"}}`, `{"code":-32002,"message":"Unknown resource: a","data":{"uri":"a"}}`, ``},
 		"in data":     {"resources/read", `{"code":-32602,"message":"x","data":{"reason":"not_found"}}`, `{"code":-32002,"message":"x","data":{"reason":"not_found"}}`, ``},
 		"other words": {"resources/read", `{"code":-32602,"message":"bad uri","data":{"uri":"a"}}`, ``, ``},
 		"of a tool":   {"tools/call", `{"code":-32602,"message":"tool not found"}`, ``, ``},

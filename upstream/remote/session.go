@@ -53,6 +53,13 @@ func (s *serverSession) failed(f *failure) {
 	}
 }
 
+// Sessionless reports whether the server answered initialize without beginning a session:
+// then it can send only answers. It is valid once initialize was answered.
+func (s *serverSession) Sessionless() bool {
+	at := s.endpoints.current()
+	return at.id == "" && !at.sse
+}
+
 // Send implements jsonrpc.Conn. It may wait for room, but never for a response.
 func (s *serverSession) Send(m *jsonrpc.Message) error {
 	for e := range m.Each { // versions since 2025-06-18 have no arrays
