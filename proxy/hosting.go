@@ -209,7 +209,8 @@ func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) 
 	c = h.tap.Conn(observe.Point{
 		Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true,
 	}, c)
-	return h.host.Attach(h.forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
+	forced := jsonrpc.WithForwarded(h.forced, jsonrpc.ForwardedIn(ctx))
+	return h.host.Attach(forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
 }
 
 // forget ends what the hosting keeps for a proxy that did not return.

@@ -32,9 +32,9 @@ const (
 // An eraFinder finds out which eras an upstream speaks, and remembers it until the upstream is replaced.
 type eraFinder struct {
 	// Static after construction.
-	only  mcp.Era // the configured era; "" if it has to be found out
-	probe func() (modern, told bool, err error)
-	wg    *sync.WaitGroup // probes
+	only  mcp.Era                                                  // the configured era; "" if it has to be found out
+	probe func(ctx context.Context) (modern, told bool, err error) // the headers in ctx go with it
+	wg    *sync.WaitGroup                                          // probes
 
 	mu     sync.Mutex // guards the fields below; taken last
 	legacy opinion    // yes once initialize was answered
@@ -64,7 +64,7 @@ func (f *eraFinder) speaksTo(ctx context.Context, client mcp.Era) (mcp.Era, erro
 		}
 		return mcp.Legacy, nil // until it refuses initialize
 	}
-	modern, err := f.speaksModern(ctx.Done())
+	modern, err := f.speaksModern(ctx, ctx.Done())
 	if err != nil || modern {
 		return mcp.Modern, err
 	}
@@ -74,36 +74,42 @@ func (f *eraFinder) speaksTo(ctx context.Context, client mcp.Era) (mcp.Era, erro
 var errGone = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errors.New("while determining the upstream's era")}
 
 // speaksModern reports whether the upstream speaks modern, with a probe if that is not known. It returns early if
-// ctx is done.
-func (f *eraFinder) speaksModern(done <-chan struct{}) (bool, error) {
-	a := f.ask()
-	select {
-	case <-a.done:
-		return a.modern, a.err
-	case <-done:
-		return false, errGone
+// done is closed.
+func (f *eraFinder) speaksModern(ctx context.Context, done <-chan struct{}) (bool, error) {
+	a, first := f.ask(ctx)
+	for {
+		select {
+		case <-a.done:
+		case <-done:
+			return false, errGone
+		}
+		if a.err == nil || first || jsonrpc.ForwardedIn(ctx) == nil {
+			return a.modern, a.err
+		}
+		a, first = f.ask(ctx) // the server may have rejected the other client's credentials
 	}
 }
 
-// ask returns the probe to wait for. It has ended already if the answer is known.
-func (f *eraFinder) ask() *probeRun {
+// ask returns the probe to wait for, and whether it has begun it. The probe has ended already if the
+// answer is known.
+func (f *eraFinder) ask(ctx context.Context) (a *probeRun, first bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.asking != nil {
-		return f.asking
+		return f.asking, false
 	}
-	a := &probeRun{done: make(chan struct{}), modern: f.modern == yes}
+	a = &probeRun{done: make(chan struct{}), modern: f.modern == yes}
 	if a.modern || f.modern == no && time.Now().Before(f.until) {
 		close(a.done)
-		return a
+		return a, true
 	}
 	f.asking = a
 	f.wg.Go(func() {
-		a.modern, a.told, a.err = f.probe()
+		a.modern, a.told, a.err = f.probe(ctx)
 		f.learn(a)
 		close(a.done)
 	})
-	return a
+	return a, true
 }
 
 // learn stores the result of a probe.
@@ -139,12 +145,12 @@ func (f *eraFinder) initialized() {
 
 // notInitialized records that the upstream refused initialize. It reports whether the upstream
 // speaks the modern era instead, and whether that was unknown before. It may take as long as a probe, and
-// returns early if ctx is done.
-func (f *eraFinder) notInitialized(done <-chan struct{}) (modern, news bool) {
+// returns early if done is closed. The headers in ctx go with the probe.
+func (f *eraFinder) notInitialized(ctx context.Context, done <-chan struct{}) (modern, news bool) {
 	if f.only != "" || !f.doubt() {
 		return false, false
 	}
-	modern, err := f.speaksModern(done)
+	modern, err := f.speaksModern(ctx, done)
 	if err != nil {
 		return false, false
 	}

@@ -213,7 +213,7 @@ func (h *Host) target(name string) (target, bool) {
 	t := target{name, &up, h.eras[name]}
 	if t.eras == nil {
 		t.eras = &eraFinder{only: up.only(), wg: &h.wg}
-		t.eras.probe = func() (modern, told bool, err error) { return h.probe(t) }
+		t.eras.probe = func(ctx context.Context) (modern, told bool, err error) { return h.probe(ctx, t) }
 		h.eras[name] = t.eras
 	}
 	return t, true
@@ -233,19 +233,19 @@ func (h *Host) Modern(ctx context.Context, upstream string) (bool, error) {
 	case t.eras.only != "":
 		return t.eras.only == mcp.Modern, nil
 	}
-	return t.eras.speaksModern(ctx.Done())
+	return t.eras.speaksModern(ctx, ctx.Done())
 }
 
 // probe asks an upstream whether it speaks modern. It starts a process for that, and keeps
-// it if it is modern. told is whether an answer decided the result.
-func (h *Host) probe(t target) (modern, told bool, err error) {
+// it if it is modern. The headers in asker go with it. told is whether an answer decided the result.
+func (h *Host) probe(asker context.Context, t target) (modern, told bool, err error) {
 	if t.up.Command != nil {
 		return h.servers.Try(h.shared(t))
 	}
 	if h.stopping.Err() != nil {
 		return false, false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Err: errStops}
 	}
-	ctx, cancel := context.WithTimeout(h.stopping, t.up.startTimeout())
+	ctx, cancel := context.WithTimeout(jsonrpc.WithForwarded(h.stopping, jsonrpc.ForwardedIn(asker)), t.up.startTimeout())
 	defer cancel()
 	modern, err = t.up.Probe(ctx)
 	return modern, true, err

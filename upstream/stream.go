@@ -257,7 +257,7 @@ func (s *stream) alsoModern() bool {
 	if s.ends.Load() || s.eras.only != "" {
 		return false
 	}
-	modern, err := s.eras.speaksModern(s.ended)
+	modern, err := s.eras.speaksModern(s.ctx, s.ended)
 	return modern && err == nil
 }
 
@@ -267,7 +267,7 @@ func (s *stream) otherEra() bool {
 	if s.ends.Load() || s.inFlight.modern {
 		return false
 	}
-	modern, news := s.eras.notInitialized(s.ended)
+	modern, news := s.eras.notInitialized(s.ctx, s.ended)
 	if news {
 		s.log.Info("upstream is used only in the modern era")
 	}

@@ -53,6 +53,10 @@ type Message struct {
 	// or if traces are off. It never travels.
 	Trace *TraceContext
 
+	// Forwarded are headers of the HTTP request that carried the message, for upstreams; nil for
+	// none. They never appear in the text of the message.
+	Forwarded *Forwarded
+
 	// Refused is set in an error with which a policy answered, so that a front end can use its HTTP
 	// status. It never travels.
 	Refused *identity.Refusal

@@ -49,8 +49,9 @@ func orElse(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// account returns the account of a key on an upstream with one more use; nil after Stop.
-func (b *Bridge) account(id accountID) *account {
+// account returns the account of a key on an upstream with one more use; nil after Stop. headers say
+// who the user of the key is.
+func (b *Bridge) account(id accountID, headers map[string][]string) *account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stopped {
@@ -62,7 +63,7 @@ func (b *Bridge) account(id accountID) *account {
 	}
 	a := b.accounts[id]
 	if a == nil {
-		a = newAccount(&b.lifetime, id)
+		a = newAccount(&b.lifetime, id, headers)
 		b.accounts[id] = a
 	}
 	a.uses++
@@ -73,7 +74,9 @@ func (b *Bridge) account(id accountID) *account {
 func (b *Bridge) begun() {
 	var forced context.Context
 	forced, b.force = context.WithCancel(context.Background())
-	b.lifetime.open = func(upstream, key string) jsonrpc.Conn { return b.Open(forced, upstream, key, mcp.Legacy) }
+	b.lifetime.open = func(headers map[string][]string, upstream, key string) jsonrpc.Conn {
+		return b.Open(jsonrpc.WithForwarded(forced, headers), upstream, key, mcp.Legacy)
+	}
 	b.relates = func(upstream string) bool { return b.Relates != nil && b.Relates(upstream) }
 	b.suspendFor = orElse(b.SuspendFor, 10*time.Minute)
 	b.idle = func(upstream string) time.Duration {
@@ -174,7 +177,7 @@ func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrp
 // or 30 s later if this side ended that. If the upstream turns out to speak modern, the stream ends with
 // [mcp.ErrOtherEra]. When Modern returns everything that it started has ended. Its error is a [jsonrpc.ErrClosed].
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
-	a := b.account(accountID{upstream, key})
+	a := b.account(accountID{upstream, key}, jsonrpc.ForwardedIn(ctx))
 	if a == nil {
 		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}
 		jsonrpc.CloseWith(c, end)

@@ -20,6 +20,7 @@ type legacyCall struct {
 	extended bool            // the client declares extensions that may have results of their own
 	params   json.RawMessage // of the client, for a retry; nil if there can be none
 	extra    []byte
+	headers  *jsonrpc.Forwarded // that came with it; nil for none
 
 	// Guarded by legacy.mu.
 	token  json.RawMessage // the client's progress token, as it came; nil for none
@@ -36,7 +37,7 @@ var errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message
 
 // beginLocked makes a request a call. It returns nil if the request was cancelled or refused.
 func (l *legacy) beginLocked(r *peer.Request) *legacyCall {
-	c := &legacyCall{Request: r, extra: r.Message.Extra}
+	c := &legacyCall{Request: r, extra: r.Message.Extra, headers: r.Message.Forwarded}
 	r.Message, r.Value = nil, c
 	if _, open := l.client.Open(); open > maxLegacyCalls {
 		r.Fail(jsonrpc.Overloaded(l.upstream))
@@ -84,7 +85,7 @@ func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 			l.answered(c, sent.ID, again, answer)
 		}
 	}
-	_ = sent.Send(&jsonrpc.Message{Params: text, Extra: c.extra})
+	_ = sent.Send(&jsonrpc.Message{Params: text, Extra: c.extra, Forwarded: c.headers})
 }
 
 // answered handles the answer to a call, which had the id sent. It rewrites results, which may be large, without

@@ -34,9 +34,9 @@ const (
 // A lifetime is the part of a Bridge that its accounts use: its settings and its end.
 type lifetime struct {
 	// Static once there is an account.
-	open       func(upstream, key string) jsonrpc.Conn // opens a legacy stream
-	relates    func(upstream string) bool              // see Bridge.Relates
-	idle       func(upstream string) time.Duration     // see Bridge.Idle
+	open       func(headers map[string][]string, upstream, key string) jsonrpc.Conn // opens a legacy stream
+	relates    func(upstream string) bool                                           // see Bridge.Relates
+	idle       func(upstream string) time.Duration                                  // see Bridge.Idle
 	suspendFor time.Duration
 	logger     func() *slog.Logger
 	forget     func(accountID) // forgets an account without uses, with mu held
@@ -55,9 +55,10 @@ type accountID struct{ upstream, key string }
 // It exists as long as one of these does.
 type account struct {
 	// Static after construction.
-	life   *lifetime
-	id     accountID
-	holder mcp.Holder // of the key
+	life    *lifetime
+	id      accountID
+	holder  mcp.Holder          // of the key
+	headers map[string][]string // that say who the user of the key is; nil for none
 
 	uses int // guarded by lifetime.mu
 
@@ -74,8 +75,8 @@ type account struct {
 	gone *timers.Timer // runs since then
 }
 
-func newAccount(life *lifetime, id accountID) *account {
-	return &account{life: life, id: id, holder: mcp.HolderOf(id.key),
+func newAccount(life *lifetime, id accountID, headers map[string][]string) *account {
+	return &account{life: life, id: id, holder: mcp.HolderOf(id.key), headers: headers,
 		streams: make(map[*modernClient]struct{}), groups: make(map[string]*group),
 		spelled: make(map[string]*group), suspensions: make(map[string]*suspension)}
 }

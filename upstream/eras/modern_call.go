@@ -27,10 +27,11 @@ const (
 // otherwise.
 type modernCall struct {
 	// Static after construction.
-	method string
-	params json.RawMessage // of the first request; nil once sent if large
-	extra  []byte          // of the request; nil once it is sent
-	group  *group
+	method  string
+	params  json.RawMessage    // of the first request; nil once sent if large
+	extra   []byte             // of the request; nil once it is sent
+	headers *jsonrpc.Forwarded // that came with it; nil for none
+	group   *group
 
 	Request               // the client's newest request
 	r       *peer.Request // the newest request; nil while no client waits
@@ -59,7 +60,7 @@ type modernCall struct {
 // newModernCall returns the call of a request. The digest of large params is taken now, since they are not kept
 // until the answer.
 func newModernCall(m *jsonrpc.Message) *modernCall {
-	c := &modernCall{method: m.Method, params: m.Params, extra: m.Extra}
+	c := &modernCall{method: m.Method, params: m.Params, extra: m.Extra, headers: m.Forwarded}
 	if len(m.Params) > maxCanonical {
 		digest := digestOf(c.method, c.params)
 		c.digest = &digest

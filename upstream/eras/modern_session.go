@@ -84,7 +84,7 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 func (l *legacySession) run() {
 	life := l.a.life
 	defer life.wg.Done()
-	c := life.open(l.a.id.upstream, l.a.id.key+"-"+strconv.Itoa(l.number))
+	c := life.open(l.a.headers, l.a.id.upstream, l.a.id.key+"-"+strconv.Itoa(l.number))
 	l.relates = life.relates(l.a.id.upstream)
 	l.a.locked(l.initialize)
 	err := l.server.Run(context.Background(), c)
@@ -190,7 +190,7 @@ func (l *legacySession) forward(c *modernCall) {
 	c.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) { l.a.locked(func() { l.progress(c, m) }) }
 	l.calls[c] = struct{}{}
 	n, _ := c.ID.Int()
-	_ = c.Send(&jsonrpc.Message{Params: c.LegacyParams(c.params, n), Extra: c.extra})
+	_ = c.Send(&jsonrpc.Message{Params: c.LegacyParams(c.params, n), Extra: c.extra, Forwarded: c.headers})
 	c.extra = nil
 	if c.digest != nil {
 		c.params = nil

@@ -165,7 +165,8 @@ func (c *Client) helloTimeout() time.Duration {
 	return cmp.Or(c.HelloTimeout, timeout(30*time.Second, c.Trusted))
 }
 
-// Open opens a stream to an upstream. It waits until Serve has its first link and the host
+// Open opens a stream to an upstream, with the headers in ctx (jsonrpc.ForwardedIn), which may be
+// secrets and are for a Trusted link only. It waits until Serve has its first link and the host
 // has answered the hello, or until ctx ends. After a link was lost, it waits only a second
 // for the next. Every error is a [*jsonrpc.ClosedError] with Delivered false and, if the
 // host refused, its cause.
@@ -249,7 +250,7 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLate, Err: context.Cause(ctx)})
 	}
 	if !l.spawn(func() {
-		k, err := c.openOn(l, h)
+		k, err := c.openOn(l, h, jsonrpc.ForwardedIn(ctx))
 		select {
 		case opened <- result{k, err}:
 		case <-ctx.Done():
@@ -272,9 +273,9 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 // openOn opens a stream and sends its hello. It frees its place in l.opening when the
 // stream is open or, if the host refused it, closed at both ends: until then the host counts
 // it.
-func (c *Client) openOn(l *link, h Hello) (*conn, error) {
+func (c *Client) openOn(l *link, h Hello, headers map[string][]string) (*conn, error) {
 	opened := func() { <-l.opening }
-	hello, err := h.line()
+	hello, err := h.line(headers)
 	if err != nil {
 		opened()
 		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause(err.Error())}

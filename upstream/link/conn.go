@@ -57,6 +57,7 @@ func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 // and Send fails from then on.
 func (c *conn) Recv() (*jsonrpc.Message, error) {
 	var related jsonrpc.ID
+	var forwarded *jsonrpc.Forwarded
 	for {
 		line, err := c.line()
 		if err != nil {
@@ -65,7 +66,7 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 		if !isNote(line) {
 			m, err := c.decode(line)
 			if err == nil {
-				m.Related = related
+				m.Related, m.Forwarded = related, forwarded
 			}
 			return m, err
 		}
@@ -79,7 +80,10 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 			}
 			return nil, c.shut(n.closed, nil, longAgo)
 		}
-		related = n.related // zero for a note of a later version
+		related, forwarded = n.related, nil            // zero for a note of a later version
+		if n.headers != nil && c.stream.link.trusted { // another process says nothing about clients
+			forwarded = &jsonrpc.Forwarded{To: n.headers}
+		}
 	}
 }
 
@@ -131,7 +135,7 @@ func (c *conn) SendAll(messages []*jsonrpc.Message) error {
 	if end := c.end.Load(); end != nil {
 		return end
 	}
-	if !slices.ContainsFunc(messages, func(m *jsonrpc.Message) bool { return !m.Related.IsZero() }) {
+	if !slices.ContainsFunc(messages, hasNote) {
 		return c.out.WriteAll(messages)
 	}
 	var text []byte

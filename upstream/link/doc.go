@@ -22,6 +22,8 @@
 //	          or   {"mcp-proxy":1,"refused":"upstream changed"}
 //	both ways      messages, one a line
 //	               {"mcp-proxy":1,"re":7}     the next message is Related to request 7
+//	proxy → host   {"mcp-proxy":1,"headers":{"X-Request-Id":["7"]}}
+//	               the server gets them with the next message; those in the hello, with all
 //	host → proxy   {"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true,"event":"k3v9x2ma"}}
 //	               and "says":"did not start: …" and "lasting":true if known
 //

@@ -203,7 +203,7 @@ func (s *Server) most() int {
 
 // stream serves one stream.
 func (s *Server) stream(ctx context.Context, c *conn) {
-	h, err := s.greet(c)
+	h, headers, err := s.greet(c)
 	switch {
 	case err == errControl:
 	case errors.Is(err, jsonrpc.ErrClosed): // the proxy has closed the stream
@@ -211,7 +211,7 @@ func (s *Server) stream(ctx context.Context, c *conn) {
 	case err != nil:
 		s.refuse(c, h, err)
 	default:
-		c.CloseCause(s.Handle(ctx, h, c))
+		c.CloseCause(s.Handle(jsonrpc.WithForwarded(ctx, headers), h, c))
 	}
 }
 
@@ -227,30 +227,32 @@ func (s *Server) refuse(c *conn, h Hello, err error) {
 // errControl means that a stream has become the control stream.
 var errControl = errors.New("control stream")
 
-// greet reads the hello and accepts it, or returns the reason to refuse it.
-func (s *Server) greet(c *conn) (Hello, error) {
+// greet reads the hello, with the headers in it, and accepts it, or returns the reason to refuse it.
+func (s *Server) greet(c *conn) (h Hello, headers map[string][]string, err error) {
 	c.stream.y.SetReadDeadline(time.Now().Add(s.helloTimeout()))
 	line, err := readHello(c.stream)
 	if err != nil {
-		return Hello{}, err
+		return Hello{}, nil, err
 	}
 	c.stream.y.SetReadDeadline(time.Time{})
 	if !s.Trusted {
 		if isControl(line) {
-			return Hello{}, s.control(c.stream, line)
+			return Hello{}, nil, s.control(c.stream, line)
 		}
 		if !c.stream.link.begun() {
-			return Hello{}, errNoControl
+			return Hello{}, nil, errNoControl
 		}
 	}
-	h, err := parseHello(line)
+	if h, err = parseHello(line); err == nil && s.Trusted {
+		headers, err = helloHeaders(line)
+	}
 	if err != nil {
-		return Hello{}, err
+		return Hello{}, nil, err
 	}
 	if s.Known != nil && !s.Known(h.Upstream) {
-		return h, errUnknown
+		return h, nil, errUnknown
 	}
-	return h, c.out.WriteLines([]byte(okLine))
+	return h, headers, c.out.WriteLines([]byte(okLine))
 }
 
 // readHello reads the first line of s, and not a byte more.
@@ -270,6 +272,8 @@ func readHello(s *stream) ([]byte, error) {
 			return buf[:i], nil
 		case i >= 0:
 			return nil, errHasty
+		case n == len(buf) && n == maxHello && s.link.trusted && bytes.Contains(buf, []byte(headersKey)):
+			buf = append(buf, make([]byte, maxHelloHeaders)...)
 		}
 	}
 	return nil, errLongHello

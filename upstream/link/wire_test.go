@@ -12,7 +12,7 @@ import (
 
 // TestLines pins the bytes on the wire: the other end may be another version.
 func TestLines(t *testing.T) {
-	greeting, err := Hello{"files", "k\"1", "legacy"}.line()
+	greeting, err := Hello{"files", "k\"1", "legacy"}.line(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func sameNote(a, b note) bool {
 }
 
 func TestLongHello(t *testing.T) {
-	if _, err := (Hello{Upstream: "files", Key: strings.Repeat("k", maxHello)}).line(); err != errLongHello {
+	if _, err := (Hello{Upstream: "files", Key: strings.Repeat("k", maxHello)}).line(nil); err != errLongHello {
 		t.Errorf("line: %v, want %v", err, errLongHello)
 	}
 }
@@ -143,7 +143,7 @@ func FuzzHello(f *testing.F) {
 			}
 			return
 		}
-		text, err := h.line()
+		text, err := h.line(nil)
 		if err == errLongHello {
 			return
 		}

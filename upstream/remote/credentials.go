@@ -28,13 +28,15 @@ type Credentials interface {
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
-// header returns the configured header of a request, with credentials. reached is whether
+// header returns the configured header of a request, with the headers of a client in ctx, and
+// credentials. reached is whether
 // the request was sent before.
 func (t *transport) header(ctx context.Context, reached bool) (http.Header, *failure) {
 	header, err := t.headers.read()
 	if err != nil {
 		return nil, &failure{cause: jsonrpc.CauseBadHeaderFile, phase: jsonrpc.NotSent, fixed: true, err: err}
 	}
+	t.addForwarded(ctx, header)
 	if t.credentials != nil {
 		if err := t.credentials.Authorize(ctx, header); err != nil {
 			return nil, unproven(ctx, err, reached)

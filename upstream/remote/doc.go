@@ -103,7 +103,7 @@
 //     tool evicts another.
 //   - No lock is held across I/O, except while header files are read: every waiter needs
 //     the result.
-//   - Credentials and configured headers go only to the origin of the configured URL,
+//   - Credentials, configured headers and those of clients go only to the origin of the configured URL,
 //     wherever the server redirects to.
 //   - When many calls fail at once, there is one log line and one event. The same holds
 //     when the server goes away while only streams outside calls are open. Neither has

@@ -1,12 +1,15 @@
 package remote
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
@@ -64,6 +67,31 @@ func (h headers) read() (http.Header, error) {
 		header.Set("User-Agent", "mcp-proxy")
 	}
 	return header, nil
+}
+
+// addForwarded adds the headers of a client in ctx. Those of the configuration override them.
+func (t *transport) addForwarded(ctx context.Context, header http.Header) {
+	if len(t.forward) == 0 {
+		return
+	}
+	came := jsonrpc.ForwardedIn(ctx)
+	for _, name := range t.forward {
+		values := came[name]
+		if values == nil || header[name] != nil && name != "User-Agent" || slices.ContainsFunc(values, func(v string) bool { return !sendable(v) }) {
+			continue
+		}
+		header[name] = slices.Clone(values)
+	}
+}
+
+// carrying returns ctx with the headers that came with m, for the requests that m causes.
+func carrying(ctx context.Context, m *jsonrpc.Message) context.Context {
+	if m.Forwarded == nil || len(m.Forwarded.To) == 0 {
+		return ctx
+	}
+	all := maps.Clone(m.Forwarded.To)
+	maps.Copy(all, jsonrpc.ForwardedIn(ctx))
+	return jsonrpc.WithForwarded(ctx, all)
 }
 
 // isProtocols reports whether a header, named in canonical form, is the protocol's, which

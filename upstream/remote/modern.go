@@ -77,7 +77,7 @@ func (s *modern) request(m *jsonrpc.Message) {
 	own := *m // the caller may still read m
 	own.Notes = mcp.Read(m)
 	c := &modernCall{m: &own}
-	c.ctx, c.cancel = context.WithCancelCause(parent)
+	c.ctx, c.cancel = context.WithCancelCause(carrying(parent, m))
 	s.mu.Lock()
 	err := s.calls.Add(m.ID, c)
 	s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *modern) notify(m *jsonrpc.Message) error {
 		ctx, cancel := context.WithTimeout(s.ctx, talkTimeout)
 		defer cancel()
 		header, _ := requestHeader(m, s.tools.mirrors) // the server may refuse invalid ones
-		if f := s.t.deliver(ctx, s.at, m, header, newReach(nil)); f != nil {
+		if f := s.t.deliver(carrying(ctx, m), s.at, m, header, newReach(nil)); f != nil {
 			s.log.Debug("message was not accepted by the upstream", "method", m.Method, "err", f.text())
 		}
 	}

@@ -27,6 +27,10 @@ type Server struct {
 	Headers     map[string]string
 	HeadersFrom map[string]string
 
+	// Forward are the headers of clients that are sent, in canonical form: those in the ctx of Dial,
+	// DialModern and Probe, and those that came with a message (jsonrpc.Forwarded).
+	Forward []string
+
 	Credentials Credentials // sent with each request, overriding Headers and HeadersFrom; nil: none
 
 	TLS           *tls.Config    // nil: the system's roots
@@ -56,7 +60,7 @@ func (s *Server) prepare() *transport {
 		timeout := cmp.Or(s.WriteTimeout, 60*time.Second)
 		s.transport = &transport{
 			name: s.Name, url: s.URL, sse: s.SSE, tls: s.TLS, limits: s.Limits,
-			headers: newHeaders(s.Headers, s.HeadersFrom), credentials: s.Credentials,
+			headers: newHeaders(s.Headers, s.HeadersFrom), forward: s.Forward, credentials: s.Credentials,
 			writeTimeout: timeout, stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
 			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name), name: s.Name, tell: s.Happened},
 		}

@@ -118,7 +118,7 @@ func (s *serverSession) post(ctx context.Context, m *jsonrpc.Message) *failure {
 		s.log.Debug("response dropped: the server has forgotten the session of its request", "id", m.ID.String())
 		return nil
 	}
-	return s.t.deliver(ctx, at, m, nil, newReach(nil))
+	return s.t.deliver(carrying(ctx, m), at, m, nil, newReach(nil))
 }
 
 // request begins a call.
@@ -127,7 +127,7 @@ func (s *serverSession) request(m *jsonrpc.Message, gate <-chan struct{}) {
 	if m.Method == mcp.MethodInitialize { // which has no effects
 		c.reach.delivered = nil
 	}
-	c.ctx, c.cancel = context.WithCancelCause(s.work)
+	c.ctx, c.cancel = context.WithCancelCause(carrying(s.work, m))
 	if err := s.calls.add(c); err != nil {
 		c.cancel(nil)
 		s.refuse(s.t.name, m.ID, err)

@@ -37,6 +37,7 @@ type transport struct {
 	tls          *tls.Config
 	client       *http.Client
 	headers      headers
+	forward      []string    // names of headers of clients
 	credentials  Credentials // nil: none
 	limits       jsonrpc.Limits
 	writeTimeout time.Duration
