@@ -22,6 +22,14 @@ func (u *Upstream) tableKey(caps catalog.Digest, k catalog.Kind) tableKey {
 	return tableKey{u.Name, k, caps}
 }
 
+// remembered returns the table last seen by any session, nil if there is none.
+func (u *Upstream) remembered(caps catalog.Digest, k catalog.Kind) *catalog.Table {
+	if u.Private {
+		return nil
+	}
+	return u.of.Memory.table(u.tableKey(caps, k))
+}
+
 // inLocked returns what is known of the upstream with capabilities. At first that is what any session
 // saw last.
 func (u *Upstream) inLocked(caps catalog.Digest) *known {
@@ -30,7 +38,7 @@ func (u *Upstream) inLocked(caps catalog.Digest) *known {
 	}
 	kn := new(known)
 	for k := range catalog.Kinds {
-		kn.tables[k] = u.of.Memory.table(u.tableKey(caps, k))
+		kn.tables[k] = u.remembered(caps, k)
 	}
 	if forgotten, full := u.recent.add(caps); full {
 		delete(u.known, forgotten)
@@ -47,13 +55,15 @@ func (u *Upstream) own(caps catalog.Digest, k catalog.Kind) (t *catalog.Table, l
 	if kn := u.known[caps]; kn != nil {
 		return kn.tables[k], kn.listed[k] > 0
 	}
-	return u.of.Memory.table(u.tableKey(caps, k)), false
+	return u.remembered(caps, k), false
 }
 
 // keep makes t the table for clients with capabilities, as of a version: it is out of date already if
 // the upstream told of a change while it listed. It returns an equal table that others use, or t.
 func (u *Upstream) keep(caps catalog.Digest, k catalog.Kind, t *catalog.Table, version int) *catalog.Table {
-	t = u.of.Memory.keep(u.tableKey(caps, k), t)
+	if !u.Private {
+		t = u.of.Memory.keep(u.tableKey(caps, k), t)
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	kn := u.inLocked(caps)
@@ -68,7 +78,7 @@ func (u *Upstream) keep(caps catalog.Digest, k catalog.Kind, t *catalog.Table, v
 // recall makes the table last seen by any session that of this one, and returns it; nil if nobody has
 // seen any.
 func (u *Upstream) recall(caps catalog.Digest, k catalog.Kind) *catalog.Table {
-	t := u.of.Memory.table(u.tableKey(caps, k))
+	t := u.remembered(caps, k)
 	if t != nil {
 		u.mu.Lock()
 		defer u.mu.Unlock()

@@ -23,6 +23,28 @@ func TestKnownIsBounded(t *testing.T) {
 	}
 }
 
+// What a private upstream lists in one session is unknown in others.
+func TestPrivate(t *testing.T) {
+	m := new(Memory)
+	for _, private := range []bool{false, true} {
+		name := map[bool]string{false: "open", true: "private"}[private]
+		var us []*Upstream
+		for range 2 {
+			s := new(Session)
+			s.Begin(Options{Memory: m})
+			us = append(us, s.New(Config{Name: name, Era: mcp.Legacy, Private: private}, nil))
+		}
+		us[0].keep(catalog.Digest{}, catalog.Tools, Absent().Table, 1)
+		if _, listed := us[0].own(catalog.Digest{}, catalog.Tools); !listed {
+			t.Error(name, "is unknown to the session that listed it")
+		}
+		other, _ := us[1].own(catalog.Digest{}, catalog.Tools)
+		if recalled := us[1].recall(catalog.Digest{}, catalog.Tools); (other == nil) != private || (recalled == nil) != private {
+			t.Error(name, other, recalled)
+		}
+	}
+}
+
 // Nothing is left of an upstream that has gone.
 func TestRetain(t *testing.T) {
 	m := new(Memory)

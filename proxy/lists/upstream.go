@@ -75,13 +75,14 @@ type Upstream struct {
 
 // A Config says of which upstream an Upstream is.
 type Config struct {
-	Name   string
-	Era    mcp.Era
-	Lazy   bool                   // it starts when something needs it, unless it is a sole one
-	Shared bool                   // all sessions use one server, so that a change of its lists is one for all
-	Allows func(tool string) bool // whether clients may see a tool
-	Log    *slog.Logger
-	Ctx    context.Context // ends when it is hung up
+	Name    string
+	Era     mcp.Era
+	Lazy    bool                   // it starts when something needs it, unless it is a sole one
+	Private bool                   // what it lists may depend on the user, so sessions do not learn it from each other
+	Shared  bool                   // all sessions use one server, so that a change of its lists is one for all
+	Allows  func(tool string) bool // whether clients may see a tool
+	Log     *slog.Logger
+	Ctx     context.Context // ends when it is hung up
 }
 
 // New returns what the session knows of another upstream.
