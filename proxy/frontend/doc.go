@@ -64,7 +64,7 @@
 //     in the queue of a session. If they exceed its share, events that are only kept for a resume go
 //     first, then its largest stream ends. Other principals lose nothing.
 //   - Large messages need a slot and have a time limit (slots.go), in bodies and on WebSockets.
-//   - A principal never has two connections on one path.
+//   - A principal never has two connections on one path, except for users that headers tell apart.
 //   - httpSession.mu also guards the session's streams, principalConn.mu its waiters. Neither is held
 //     across I/O.
 //

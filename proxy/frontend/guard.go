@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
@@ -37,6 +38,8 @@ type Guard struct {
 	Insecure bool     // Listen may go beyond loopback without Clients
 
 	Refused func(*identity.Refusal) // called for each request that is refused for its sender; nil: not called
+
+	forwards func(upstream string) []identity.Header // as in HTTP; nil: none
 }
 
 // ErrExposed is returned by [Guard.Check] for a proxy that anybody on the network could use.
@@ -57,17 +60,24 @@ func (g *Guard) Check() error {
 
 // A caller is the sender of a request, and the upstream in its path, "" for all.
 type caller struct {
-	who      *identity.Identity
-	upstream string
+	who       *identity.Identity
+	upstream  string
+	forwarded *jsonrpc.Forwarded // headers for upstreams; nil for none
+	user      string             // digest of those that say who the user is; "" for none
 }
 
-// connKey returns the key of the connection that modern requests share.
-func (c caller) connKey() connKey { return connKey{c.who.Principal, c.upstream} }
+// sent sets the sender of a message, and the headers that came with it.
+func (c caller) sent(m *jsonrpc.Message) { m.From, m.Forwarded = c.who, c.forwarded }
 
-// A connKey is a principal and the upstream in a path, "" for all.
+// connKey returns the key of the connection that modern requests share.
+func (c caller) connKey() connKey { return connKey{c.who.Principal, c.upstream, c.user} }
+
+// A connKey is a principal and the upstream in a path, "" for all. Users that headers tell apart
+// have different ones.
 type connKey struct {
 	principal identity.Principal
 	upstream  string
+	user      string
 }
 
 // identify checks a request and identifies its client. If ok is false, identify has answered the
@@ -209,7 +219,7 @@ func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Expose-Headers", corsExposed)
 	if r.Method == http.MethodOptions {
 		h.Set("Access-Control-Allow-Methods", corsMethods)
-		h.Set("Access-Control-Allow-Headers", corsHeaders+corsParams(r))
+		h.Set("Access-Control-Allow-Headers", corsHeaders+g.corsForwarded()+corsParams(r))
 		h.Set("Access-Control-Max-Age", corsMaxAge)
 	}
 	return true
@@ -219,6 +229,17 @@ func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 func isLocalOrigin(origin string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isLoopback(u.Hostname())
+}
+
+// corsForwarded returns the headers that upstreams get, as a suffix of corsHeaders.
+func (g *Guard) corsForwarded() string {
+	var b strings.Builder
+	if g.forwards != nil {
+		for _, f := range g.forwards("") {
+			b.WriteString(", " + f.Name)
+		}
+	}
+	return b.String()
 }
 
 // corsParams returns the Mcp-Param headers that a preflight asks for, as a suffix of corsHeaders.

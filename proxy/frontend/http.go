@@ -45,6 +45,10 @@ type HTTP struct {
 	// none.
 	Names func(who *identity.Identity) []string
 
+	// Forwards returns the headers of clients' requests that the upstream of a path gets, those of
+	// all upstreams for "", in a fixed order. Nil and none are the same.
+	Forwards func(upstream string) []identity.Header
+
 	// Admit is called when a client begins a session or a WebSocket, or when a principal's
 	// connection begins, in addition to the bound by Sessions. leave is called once, when that has
 	// ended. Nil admits everybody.
@@ -77,6 +81,7 @@ type HTTP struct {
 
 func (h *HTTP) init() {
 	h.once.Do(func() {
+		h.Guard.forwards = h.Forwards
 		log := cmp.Or(h.Log, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancelCause(context.Background())
 		h.open = &openSessions{
@@ -146,7 +151,10 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	if twoVersions(w, r, path) {
 		return
 	}
-	c := caller{who, upstream}
+	c := caller{who: who, upstream: upstream}
+	if !h.forwarded(w, r, &c) {
+		return
+	}
 	switch path {
 	case "/mcp":
 		h.streamable.serve(w, r, c)

@@ -76,7 +76,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	if m == nil {
 		return
 	}
-	messages, reason := unbundle(m, s, from.who)
+	messages, reason := unbundle(m, s, from)
 	switch {
 	case reason != "":
 		refuse(w, http.StatusBadRequest, reason)

@@ -38,7 +38,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	m.From = from.who
+	from.sent(m)
 	c := h.conn(w, r, from)
 	if c == nil {
 		return
@@ -94,7 +94,7 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller
 			if leave == nil {
 				return nil
 			}
-			if c = h.begin(from.connKey(), leave); c != nil {
+			if c = h.begin(from, leave); c != nil {
 				return c
 			}
 			continue
@@ -111,8 +111,10 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller
 }
 
 // begin begins a principal's connection after enter, and holds it; nil if another POST was first.
-func (h *modernClients) begin(from connKey, leave func()) *principalConn {
+func (h *modernClients) begin(by caller, leave func()) *principalConn {
+	from := by.connKey()
 	c := newPrincipalConn(h.open.log, h.open.backlog.join(from.principal))
+	c.by = by
 	c.idle.hold() // first, so that it serves this POST even if it ends at once
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,6 +21,7 @@ type principalConn struct {
 	// Static after construction.
 	log     *slog.Logger
 	backlog *principalBacklog
+	by      caller        // of the first POST
 	gone    chan struct{} // closed when ServePrincipal has returned
 
 	mu      sync.Mutex // guards the fields below, and those of all waiters
@@ -146,6 +147,12 @@ func (c *principalConn) route(m *jsonrpc.Message) (*waiter, error) {
 		return nil, c.waiting.Closed()
 	}
 	return c.waiting.Get(id), c.waiting.Closed()
+}
+
+// Forwarded returns the headers of the first POST that upstreams get, nil for none, and a digest of
+// those that say who the user is, which are the same in all POSTs.
+func (c *principalConn) Forwarded() (headers *jsonrpc.Forwarded, user string) {
+	return c.by.forwarded, c.by.user
 }
 
 // Transport returns the name of the transport.

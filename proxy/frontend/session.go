@@ -324,6 +324,12 @@ func (s *httpSession) Transport() string {
 	return "http"
 }
 
+// Forwarded returns the headers of the request that began the session, as far as upstreams get them,
+// nil for none, and a digest of those that say who the user is, which are the same in all requests.
+func (s *httpSession) Forwarded() (headers *jsonrpc.Forwarded, user string) {
+	return s.of.forwarded, s.of.user
+}
+
 // KeepWhile sets a function that reports whether the client has work besides its requests, such as
 // a task. While it has, the client may be away for longer. The function is called without locks
 // held.

@@ -97,7 +97,7 @@ func (o *openSessions) run(log *slog.Logger, c jsonrpc.Conn, leave func(), serve
 // serveWS is the goroutine of a client on a WebSocket. It ends with the client's proof, because a
 // WebSocket cannot carry a new one.
 func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
-	c := &socket{Conn: ws}
+	c := &socket{Conn: ws, by: from}
 	c.backlog = streamBacklog{of: o.backlog.join(from.who.Principal), cut: c.cut}
 	log := o.log.With("transport", c.Transport(), "upstream", from.upstream, "principal", from.who.String())
 	o.run(log, c, leave, func(ctx context.Context) error {

@@ -10,6 +10,13 @@ import (
 type socket struct {
 	*wsconn.Conn
 	backlog streamBacklog
+	by      caller
+}
+
+// Forwarded returns the headers of the handshake that upstreams get, nil for none, and a digest of
+// those that say who the user is.
+func (s *socket) Forwarded() (headers *jsonrpc.Forwarded, user string) {
+	return s.by.forwarded, s.by.user
 }
 
 // Send implements [jsonrpc.Conn].

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -81,7 +80,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 
 // postTo receives a message for a session.
 func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller, s *httpSession, m *jsonrpc.Message) {
-	messages, reason := unbundle(m, s, from.who)
+	messages, reason := unbundle(m, s, from)
 	if reason != "" {
 		refuse(w, http.StatusBadRequest, reason)
 		return
@@ -103,7 +102,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from call
 	if leave == nil {
 		return
 	}
-	m.From = from.who
+	from.sent(m)
 	s := newHTTPSession(from, h.open.backlog.join(from.who.Principal))
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s, leave)
@@ -188,8 +187,8 @@ func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // unbundle returns the messages of a batch, which only 2025-03-26 has, or of a single message; or
-// why they are refused. It sets their sender to who, whose proof may be newer than the session's.
-func unbundle(m *jsonrpc.Message, s *httpSession, who *identity.Identity) (messages []*jsonrpc.Message, reason string) {
+// why they are refused. It sets their sender to from, whose proof may be newer than the session's.
+func unbundle(m *jsonrpc.Message, s *httpSession, from caller) (messages []*jsonrpc.Message, reason string) {
 	messages = []*jsonrpc.Message{m}
 	if m.Batch != nil {
 		if s.sse || s.versionOf() != "2025-03-26" {
@@ -201,7 +200,7 @@ func unbundle(m *jsonrpc.Message, s *httpSession, who *identity.Identity) (messa
 		if m.Method == mcp.MethodInitialize && !s.sse {
 			return nil, "the session is initialized already"
 		}
-		m.From = who
+		from.sent(m)
 	}
 	return messages, ""
 }

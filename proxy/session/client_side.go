@@ -17,7 +17,7 @@ import (
 var _ clientSide = (*session)(nil)
 
 func (s *session) dial(u *upstreamConn) (jsonrpc.Conn, error) {
-	c, err := s.router.Dial(u.ctx, u.up.Name, s.key, u.era)
+	c, err := s.router.Dial(jsonrpc.WithForwarded(u.ctx, u.up.forwarded(s.forwarded, true)), u.up.Name, s.key, u.era)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,9 @@ type Upstream struct {
 	Allow, Deny []string // globs on original tool names; Deny wins; no Allow means all
 	Methods     []string // globs on methods of extensions, which are for no other upstream
 
+	// Forward are headers of the client's HTTP request that it gets. What it lists may depend on them.
+	Forward []Forward
+
 	// Lazy means that a session with several upstreams starts this one when something needs it, and
 	// takes its description and lists from the catalog until then.
 	Lazy   bool
@@ -37,6 +40,38 @@ func (u *Upstream) allows(tool string) bool { return catalog.Allows(u.Allow, u.D
 // owns reports whether a method of an extension is configured to be for this upstream.
 func (u *Upstream) owns(method string) bool {
 	return len(u.Methods) > 0 && catalog.Allows(u.Methods, nil, method)
+}
+
+// A Forward is a header of the client's HTTP request that an upstream gets. Names are in canonical
+// form.
+type Forward struct {
+	From, To string
+	Identity bool // it says who the user is, so it is the same in all requests of a session
+}
+
+// forwarded returns the headers that the upstream gets out of those that came from the client, nil for
+// none: those that say who the user is with its stream, the others with each message.
+func (u *Upstream) forwarded(came *jsonrpc.Forwarded, identity bool) (to map[string][]string) {
+	if came == nil {
+		return nil
+	}
+	for _, f := range u.Forward {
+		if values := came.From[f.From]; values != nil && f.Identity == identity {
+			if to == nil {
+				to = make(map[string][]string)
+			}
+			to[f.To] = values
+		}
+	}
+	return to
+}
+
+// with returns the headers that the upstream gets with a message, nil for none.
+func (u *Upstream) with(came *jsonrpc.Forwarded) *jsonrpc.Forwarded {
+	if to := u.forwarded(came, false); to != nil {
+		return &jsonrpc.Forwarded{To: to}
+	}
+	return nil
 }
 
 // alone returns a configuration with only this upstream, with bare names.

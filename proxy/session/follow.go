@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
@@ -89,6 +91,32 @@ func (p *Router) Resolve(k catalog.Kind, name string) catalog.Resolution {
 		upstreams = append(upstreams, lists.Named{Name: u.Name, Prefix: now.prefixes[i], Allows: u.allows})
 	}
 	return lists.Resolve(&p.memory, &p.Catalog, upstreams, now.complete, k, name)
+}
+
+// Forwards returns the headers of clients' requests that an upstream gets, those of all upstreams for
+// "", by name.
+func (p *Router) Forwards(upstream string) (all []identity.Header) {
+	for _, u := range p.current().upstreams {
+		if upstream != "" && u.Name != upstream {
+			continue
+		}
+		for _, f := range u.Forward {
+			all = append(all, identity.Header{Name: f.From, User: f.Identity})
+		}
+	}
+	if len(all) < 2 {
+		return all
+	}
+	slices.SortFunc(all, func(a, b identity.Header) int { // the one that says who the user is comes first
+		if c := strings.Compare(a.Name, b.Name); c != 0 || a.User == b.User {
+			return c
+		}
+		if a.User {
+			return -1
+		}
+		return 1
+	})
+	return slices.CompactFunc(all, func(a, b identity.Header) bool { return a.Name == b.Name })
 }
 
 // serveLocked makes c the current configuration.

@@ -51,7 +51,7 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 		c.listed = r.listedBy(u)
 	}
 	params, told := c.traced(r.trace, r.msg.Params, n)
-	m := &jsonrpc.Message{Params: jsonrpc.Replace(params, append(edits, told...)...), Extra: r.msg.Extra}
+	m := &jsonrpc.Message{Params: jsonrpc.Replace(params, append(edits, told...)...), Extra: r.msg.Extra, Forwarded: u.up.with(r.forwarded)}
 	if len(r.others) == 0 {
 		r.msg, r.notes = nil, nil
 	}

@@ -15,7 +15,7 @@ import (
 // noteOwner records that an upstream gave something to the client.
 func (s *session) noteOwner(u *upstreamConn, t owners.Kind, text string) {
 	if s.router.Several.Load() {
-		s.router.owned.Add(s.who.Principal, t.Digest(u.up.Link, u.up.Name, text))
+		s.router.owned.Add(s.owner, t.Digest(u.up.Link, u.up.Name, text))
 	}
 }
 
@@ -32,7 +32,7 @@ func (s *session) noteStateOwner(u *upstreamConn, result json.RawMessage) {
 
 // mayUse reports whether the client may use a thing of an upstream.
 func (s *session) mayUse(u *upstreamConn, t owners.Kind, text string) bool {
-	return !s.router.Several.Load() || s.router.owned.Has(s.who.Principal, t.Digest(u.up.Link, u.up.Name, text))
+	return !s.router.Several.Load() || s.router.owned.Has(s.owner, t.Digest(u.up.Link, u.up.Name, text))
 }
 
 // checkOwner returns the error for a request that uses a thing of another principal, as if the

@@ -24,11 +24,12 @@ type request struct {
 	// Static after construction.
 	bad         *jsonrpc.Error // why it cannot be routed; nil if it can
 	era         mcp.Era
-	extension   bool           // the method is unknown, or of an extension
-	upstreams   *upstreamSet   // the upstreams when it came
-	caps        catalog.Digest // of the client's capabilities, see lists.Client
-	grant       *policy.Grant  // of the client; nil without policies
-	clientClaim                // modern era only
+	extension   bool               // the method is unknown, or of an extension
+	upstreams   *upstreamSet       // the upstreams when it came
+	forwarded   *jsonrpc.Forwarded // headers that came with it; nil for none
+	caps        catalog.Digest     // of the client's capabilities, see lists.Client
+	grant       *policy.Grant      // of the client; nil without policies
+	clientClaim                    // modern era only
 
 	// retry means that only the upstream that asked for the request may get it; modern era only.
 	// Set before the request is forwarded.

@@ -154,6 +154,9 @@ func (s *session) begin(pr *peer.Request) {
 	if r.bad = s.classify(r); r.bad == nil {
 		r.bad = r.overlong()
 	}
+	if r.forwarded = pr.Message.Forwarded; r.forwarded == nil {
+		r.forwarded = s.conns.forwarded
+	}
 	r.grant = s.grantOf(pr.Message.From)
 	r.upstreams = s.upstreams.of(r.era).visibleTo(r.grant)
 	pr.Value = r

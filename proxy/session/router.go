@@ -21,7 +21,7 @@ import (
 )
 
 // A DialFunc opens a stream of an era to the named upstream. Streams with the same key belong to one
-// client. It must return soon after ctx ends. The end of the returned Conn should be a
+// client. Its ctx has the headers that say who the user is (jsonrpc.ForwardedIn). It must return soon after ctx ends. The end of the returned Conn should be a
 // [*jsonrpc.ClosedError].
 type DialFunc func(ctx context.Context, upstream, key string, era mcp.Era) (jsonrpc.Conn, error)
 

@@ -28,6 +28,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	if c, ok := c.(interface{ Transport() string }); ok {
 		s.transport = c.Transport()
 	}
+	s.forwarded, s.owner = forwardedBy(c), ownerOf(who, userOf(c))
 	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.StartWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -45,7 +46,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	s.conns = surroundings{
 		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions, sessionLists: &s.lists,
 		session: s.id(), sessionLog: s.log, sessionCtx: s.ctx, began: s.began, wg: &s.wg,
-		hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
+		forwarded: s.forwarded, hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
 	}
 	s.upstreams.s = s
 	s.resourceSubs.Kept = &s.kept
@@ -61,21 +62,50 @@ func waits(c jsonrpc.Conn) func(bytes int) {
 	return nil
 }
 
+// A forwarding Conn began with a request that has headers for upstreams. User is a digest of those that
+// say who the user is, "" without any.
+type forwarding interface {
+	Forwarded() (headers *jsonrpc.Forwarded, user string)
+}
+
+func forwardedBy(c jsonrpc.Conn) (headers *jsonrpc.Forwarded) {
+	if c, ok := c.(forwarding); ok {
+		headers, _ = c.Forwarded()
+	}
+	return headers
+}
+
+func userOf(c jsonrpc.Conn) (user string) {
+	if c, ok := c.(forwarding); ok {
+		_, user = c.Forwarded()
+	}
+	return user
+}
+
+// ownerOf returns who owns what upstreams give to a user of a principal.
+func ownerOf(who *identity.Identity, user string) identity.Principal {
+	owner := who.Principal
+	if user != "" {
+		owner.Name += "\x00" + user
+	}
+	return owner
+}
+
 // Serve runs the session of one client with all upstreams, or with the named one, whose names stay
 // bare. who is the sender of all messages without one. Serve owns c until it returns, and closes
 // it. It returns the cause of the end, which satisfies errors.Is(err, [jsonrpc.ErrClosed]). If ctx
 // ends, open requests are settled with the connection-closed error first. An empty upstream means
 // all; an unknown one ends the session at once.
 func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error {
-	return p.serveWith(ctx, upstream, newSession(p, who, c, p.connectionKey(who), p.inFlight()))
+	return p.serveWith(ctx, upstream, newSession(p, who, c, p.connectionKey(who, userOf(c)), p.inFlight()))
 }
 
 // ServePrincipal is Serve for all modern HTTP clients with the same principal. All messages must
 // have that sender. Its key is always the same in this process, so that hosts keep the principal's
 // state. It allows four times as many requests at a time as the session of one client.
 func (p *Router) ServePrincipal(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
-	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who), 4*p.inFlight())
-	s.ofPrincipal = true
+	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who, userOf(c)), 4*p.inFlight())
+	s.ofPrincipal, s.conns.forwarded = true, nil // each request has its own
 	return p.serveWith(ctx, upstream, s)
 }
 
@@ -283,15 +313,24 @@ func (s *session) hangUp() {
 }
 
 // connectionKey returns the hosts' key for one connection. It is unguessable, and shows which
-// connections belong to the same principal.
-func (p *Router) connectionKey(who *identity.Identity) string {
-	return mcp.ConnectionKey(rand.Text(), p.word(who.Key()))
+// connections belong to the same principal and user.
+func (p *Router) connectionKey(who *identity.Identity, user string) string {
+	return mcp.ConnectionKey(rand.Text(), p.word(withUser(user, who.Key())...))
 }
 
-// principalKey returns the key of a principal with an upstream, "" for all. It is unguessable, too,
+// principalKey returns the key of a principal and user with an upstream, "" for all. It is unguessable, too,
 // and says nothing about the principal, except that it may return.
-func (p *Router) principalKey(upstream string, who identity.Principal) string {
-	return mcp.PrincipalKey(p.word(upstream, who.Key()), p.word(who.Key()), p.ID)
+func (p *Router) principalKey(upstream string, who identity.Principal, user string) string {
+	return mcp.PrincipalKey(p.word(withUser(user, upstream, who.Key())...), p.word(withUser(user, who.Key())...), p.ID)
+}
+
+// withUser returns the parts of a word about a user that headers tell apart from others with the
+// same principal; user is "" for nobody.
+func withUser(user string, parts ...string) []string {
+	if user == "" {
+		return parts
+	}
+	return append(parts, "user", user)
 }
 
 // word returns a word that depends on the secret and on the parts, which must not contain NUL.

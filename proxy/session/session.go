@@ -40,6 +40,8 @@ type session struct {
 	began time.Time
 	conns surroundings // of its upstream connections
 	clientIdentity
+	forwarded *jsonrpc.Forwarded // headers of the request that began the session; nil for none
+	owner     identity.Principal // of tasks and states; users that headers tell apart are different ones
 
 	// Each has its own lock.
 	upstreams     upstreamSets

@@ -68,9 +68,32 @@ type surroundings struct {
 	began      time.Time       // of the session
 	wg         *sync.WaitGroup // of its goroutines
 
+	forwarded *jsonrpc.Forwarded // headers of the client for what has none of its own; nil for none
+
 	hooks    *observe.Hooks
 	limited  bool // there are policies: abandoned requests count
 	maxBytes int  // of a queue
+}
+
+type forwardedKey struct{}
+
+// withForwarded returns ctx with the headers that came with a request, for calls that serve it.
+func withForwarded(ctx context.Context, came *jsonrpc.Forwarded) context.Context {
+	if came == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, forwardedKey{}, came)
+}
+
+// with returns the headers that the upstream gets with a message that serves ctx.
+func (u *upstreamConn) with(ctx context.Context) *jsonrpc.Forwarded {
+	if u.up.Forward == nil {
+		return nil
+	}
+	if came, ok := ctx.Value(forwardedKey{}).(*jsonrpc.Forwarded); ok {
+		return u.up.with(came)
+	}
+	return u.up.with(u.forwarded)
 }
 
 // now is session.now.
@@ -110,7 +133,7 @@ func newUpstreamConn(of *surroundings, era mcp.Era, up *Upstream) *upstreamConn 
 	u := &upstreamConn{surroundings: of, era: era, up: up, log: of.sessionLog.With("upstream", up.Name)}
 	u.ctx, u.cancel = context.WithCancel(of.sessionCtx)
 	u.lists = of.sessionLists.New(lists.Config{
-		Name: up.Name, Era: era, Lazy: up.Lazy, Shared: up.Shared, Allows: up.allows, Log: u.log, Ctx: u.ctx,
+		Name: up.Name, Era: era, Lazy: up.Lazy, Private: len(up.Forward) > 0, Shared: up.Shared, Allows: up.allows, Log: u.log, Ctx: u.ctx,
 	}, u)
 	return u
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math/rand/v2"
@@ -160,7 +161,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 			u.initialized(a, answer)
 		}
 	}
-	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.client.initializeParams())})
+	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.client.initializeParams()), Forwarded: u.with(u.ctx)})
 }
 
 // ended marks a as ended before anything of it is settled, so that later requests open another
@@ -233,6 +234,11 @@ func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	}
 	a := u.enterLocked()
 	u.mu.Unlock()
+	if u.up.Forward != nil {
+		own := *m // others may get m, too
+		own.Forwarded = u.up.with(cmp.Or(m.Forwarded, u.forwarded))
+		m = &own
+	}
 	a.peer.Send(m)
 	a.leave()
 }
@@ -258,7 +264,7 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 		}
 		answers <- answer
 	}
-	err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params)})
+	err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params), Forwarded: u.with(ctx)})
 	a.leave()
 	if err != nil {
 		return jsonrpc.NewError(c.ID, u.unsent(err)), nil
