@@ -147,7 +147,7 @@ func (v value) decode(to reflect.Value, f field) {
 	case t.Kind() == reflect.Slice && named(t.Elem()):
 		v.members(to)
 	case t.Kind() == reflect.Slice:
-		v.items(to)
+		v.items(to, f)
 	case t.Kind() != reflect.Struct:
 		v.scalar(to, *f.rule)
 	case f.rule != nil && v.node.Kind&f.rule.kinds != 0:
@@ -229,14 +229,14 @@ func (v value) members(to reflect.Value) {
 	}
 }
 
-// items reads a list of structs.
-func (v value) items(to reflect.Value) {
+// items reads a list of structs. With a rule an entry may also be a word.
+func (v value) items(to reflect.Value, f field) {
 	if !v.node.IsA(tree.Null | tree.List) {
 		v.wrong("must be a list, not %s", v.node.Kind)
 	}
 	for _, item := range v.node.Items {
 		item := value{v.reader, item}
-		item.structure(item.add(to))
+		item.decode(item.add(to), f)
 	}
 }
 

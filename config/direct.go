@@ -213,6 +213,11 @@ func (r *reader) cleartext(u Upstream) {
 	for name := range u.HeadersFrom {
 		names = append(names, name)
 	}
+	for _, h := range u.ForwardHeaders {
+		if h.Identity || credential.MatchString(h.To) {
+			names = append(names, h.To)
+		}
+	}
 	if u.Auth != (UpstreamAuth{}) {
 		names = append(names, "Authorization")
 	}

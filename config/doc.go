@@ -57,7 +57,7 @@
 // # Files
 //
 // References between the files run downwards: load.go, layers.go and direct.go, the checks of one part each
-// (clients.go, policies.go, upstream.go, links.go, host.go), schema.go, config.go with the keys, decode.go, and at
+// (clients.go, policies.go, upstream.go, forward.go, links.go, host.go), schema.go, config.go with the keys, decode.go, and at
 // the bottom reader.go, rules.go and nearest.go.
 //
 // The package starts no goroutines.

@@ -258,6 +258,9 @@ func (l *loader) complete(c *Config, o Options) {
 	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs") {
 		l.operators(c)
 	}
+	if onlyIn(read, "limits", "links", "policies", "traces", "logs", "admin") {
+		l.forwarding(c, o)
+	}
 	if o.Host {
 		if len(c.Policies) > 0 {
 			l.fail(l.source, "policies", "are only valid for a proxy: a host does not know its clients")

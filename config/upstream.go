@@ -19,7 +19,7 @@ var transports = []struct {
 	beside []string
 }{
 	{"command", []string{"args", "env", "inheritEnv", "cwd", "spare"}},
-	{"url", []string{"headers", "headersFrom", "tls", "auth", "maxConcurrent"}},
+	{"url", []string{"headers", "headersFrom", "forwardHeaders", "tls", "auth", "maxConcurrent"}},
 }
 
 // check refuses an upstream without a transport or with several, and keys of another transport.
@@ -42,6 +42,7 @@ func (u *Upstream) check(v value) {
 		u.Spare = 0
 	}
 	u.checkCredentials(v)
+	u.checkForwarded(v)
 	u.checkType(v)
 	if v.node.Foreign { // misplaced keys are only warnings there: drop their values
 		if u.URL == "" {

@@ -44,6 +44,7 @@ func newFront(cfg *config.Config, router *session.Router, known func(who *identi
 		ServePrincipal: router.ServePrincipal,
 		Admit:          admitOf(router.Policies, o.anonymous.log),
 		Known:          known,
+		Forwards:       router.Forwards,
 		Guard: frontend.Guard{
 			AllowedHosts: allowedHosts(cfg), AllowedOrigins: cfg.AllowedOrigins,
 			Listen: cfg.Listen, Insecure: cfg.Insecure,

@@ -134,10 +134,13 @@ func newRouter(cfg *config.Config, o Options, dial session.DialFunc) *session.Ro
 	return r
 }
 
-// several reports whether clients may be different principals.
+// several reports whether clients may be different principals, or different users by their headers.
 func several(cfg *config.Config) bool {
 	onUnix := func(address string) bool { return strings.HasPrefix(address, "unix:") } // each user is a principal
-	return len(cfg.Auth.Tokens) > 0 || len(cfg.Auth.JWT) > 0 || cfg.TLS.ClientCA != "" || slices.ContainsFunc(cfg.Listen, onUnix)
+	byHeader := func(u config.Upstream) bool {
+		return slices.ContainsFunc(forwardOf(u), func(f session.Forward) bool { return f.Identity })
+	}
+	return slices.ContainsFunc(cfg.Upstreams, byHeader) || len(cfg.Auth.Tokens) > 0 || len(cfg.Auth.JWT) > 0 || cfg.TLS.ClientCA != "" || slices.ContainsFunc(cfg.Listen, onUnix)
 }
 
 // atLeast replaces a configured 0s, which the parts would take for their default.

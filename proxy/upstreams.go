@@ -72,9 +72,26 @@ func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.U
 
 func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remote.Server {
 	return &remote.Server{
-		Name: u.Name, URL: u.URL, SSE: u.Type == "sse", Headers: u.Headers, HeadersFrom: u.HeadersFrom,
+		Name: u.Name, URL: u.URL, SSE: u.Type == "sse", Headers: u.Headers, HeadersFrom: u.HeadersFrom, Forward: targetsOf(u),
 		MaxConcurrent: u.MaxConcurrent, WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace, Limits: limits, Log: log,
 	}
+}
+
+// targetsOf returns the names of the headers of clients in requests to a remote server.
+func targetsOf(u config.Upstream) (names []string) {
+	for _, f := range forwardOf(u) {
+		names = append(names, f.To)
+	}
+	return names
+}
+
+// forwardOf returns the headers of clients that an upstream gets.
+func forwardOf(u config.Upstream) (all []session.Forward) {
+	for _, h := range u.ForwardHeaders { // of a program, if config has not completed it
+		from, to := http.CanonicalHeaderKey(h.From), http.CanonicalHeaderKey(cmp.Or(h.To, h.From))
+		all = append(all, session.Forward{From: from, To: to, Identity: h.Identity || to == "Authorization"})
+	}
+	return all
 }
 
 func commandOf(u config.Upstream) *process.Command {
@@ -102,9 +119,10 @@ func limitsOf(cfg *config.Config) jsonrpc.Limits {
 // routeOf returns what the router needs to know of an upstream that runs here.
 func routeOf(u config.Upstream) session.Upstream {
 	return session.Upstream{
-		Name: u.Name, Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout, IdleStop: u.IdleStop,
+		Name: u.Name, Forward: forwardOf(u), Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout, IdleStop: u.IdleStop,
 		Allow: u.Tools.Allow, Deny: u.Tools.Deny, Methods: u.Methods,
-		Lazy: u.Start == "lazy" || u.Start == "" && !u.Required, Shared: u.Shared || u.URL != "",
+		Lazy:   u.Start == "lazy" || u.Start == "" && !u.Required && u.ForwardHeaders == nil, // what it lists to one client is not for others
+		Shared: u.Shared || u.URL != "",
 	}
 }
 
@@ -336,9 +354,9 @@ func (p *prover) credentials(name, command, url string, auth config.UpstreamAuth
 	return oauth.NewLogin(c), nil
 }
 
-// authorized reports whether the configured headers have an Authorization.
+// authorized reports whether the configured headers, or those of clients, have an Authorization.
 func authorized(u config.Upstream) bool {
-	names := slices.Concat(slices.Collect(maps.Keys(u.Headers)), slices.Collect(maps.Keys(u.HeadersFrom)))
+	names := slices.Concat(slices.Collect(maps.Keys(u.Headers)), slices.Collect(maps.Keys(u.HeadersFrom)), targetsOf(u))
 	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, "Authorization") })
 }
 
