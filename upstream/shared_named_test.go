@@ -69,9 +69,10 @@ func TestSharedClientsNameTheirOwnRequests(t *testing.T) {
 		s.hears(tell(`{"progressToken":2,"_meta":{`+sub+`2}}`), tell(`{"_meta":{"progressToken":2}}`), tell(`{"progressToken":"its own"}`),
 			`{"id":4,"method":"events/renew","params":{"_meta":{`+sub+`2,"progressToken":4}}}`)
 		evil.say(tell(`{"_meta":{`+sub+`2}}`), tell(`{"_meta":{`+sub+`"2"}}`), tell(`{"_meta":{`+sub+`2,`+sub+`"e"}}`),
-			`{"id":"y","method":"events/renew","params":{"_meta":{`+sub+`2}}}`)
+			`{"id":"y","method":"events/renew","params":{"_meta":{`+sub+`2}}}`, `{"id":"z","method":"events/poll","params":{"name":"n","_meta":{`+sub+`2}}}`)
 		s.hears()
-		evil.hears(`{"id":"y","error":{"code":-32602,"message":"Invalid params: unknown subscription"}}`)
+		evil.hears(`{"id":"y","error":{"code":-32602,"message":"Invalid params: unknown subscription"}}`,
+			`{"id":"z","error":{"code":-32602,"message":"Invalid params: unknown subscription"}}`)
 	}
 	inModernWorld(t, func(w *sharedWorld) { test(w, w.attach("a.a"), w.attach("b.b")) })
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) { test(w, w.start("a.a"), w.start("b.b")) })

@@ -265,6 +265,10 @@ func (row *Method) IsRequestOf(side Side) bool { return row.From&side != 0 && !r
 // OfExtension reports whether an extension defines the method, in the same way for both eras.
 func (row *Method) OfExtension() bool { return row.Eras == extension }
 
+// MaybeOfExtension reports whether an extension defines the method, or may define it since we do not
+// know it.
+func (row *Method) MaybeOfExtension() bool { return row.Name == "" || row.OfExtension() }
+
 // ModernOnly reports whether only the core of the modern era has the method, so that its name tells
 // the era.
 func (row *Method) ModernOnly() bool { return row.Eras == InModern }

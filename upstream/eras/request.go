@@ -41,7 +41,7 @@ var (
 func ReadRequest(n *mcp.Notes) (Request, error) {
 	r := Request{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
 		State: orAbsent(n.Raw(mcp.RequestState)), Input: n.Raw(mcp.Responses),
-		foreign: n.Method.Name != "" && (n.Has(mcp.RequestState) || n.Has(mcp.Responses) || n.Has(mcp.Task))}
+		foreign: !n.Method.MaybeOfExtension() && (n.Has(mcp.RequestState) || n.Has(mcp.Responses) || n.Has(mcp.Task))}
 	err := n.Err(mcp.InMeta, mcp.RequestState, mcp.Responses, mcp.Task)
 	if err == nil && r.Input != nil && r.Input[0] != '{' {
 		err = errors.New(`"inputResponses" is not an object`)

@@ -43,14 +43,14 @@ func extends(capabilities json.RawMessage) (extended bool) {
 	return extended
 }
 
-// isOwnKind reports whether a resultType is none of those that we know, and passes nevertheless: of an unknown
-// method, or to a client with extensions of its own.
+// isOwnKind reports whether a resultType is none of those that we know, and passes nevertheless: of a method of an
+// extension, or to a client with extensions of its own.
 func isOwnKind(kind, method string, extended bool) bool {
 	switch kind {
 	case resultComplete, resultInputRequired, resultTask:
 		return false
 	}
-	return extended || mcp.MethodOf(method).Name == ""
+	return extended || mcp.MethodOf(method).MaybeOfExtension()
 }
 
 // withOwnKind returns converted, the conversion of a legacy result, with the resultType of the result, if that

@@ -43,11 +43,11 @@ var metaKey = []byte("_meta")
 
 var errUnknownSubscription = errors.New("unknown subscription")
 
-// callNamed returns the client's own call that its message of an unknown method names, by the id of the request or
+// callNamed returns the client's own call that its message of an extension names, by the id of the request or
 // by its progress token; nil if it names none. It must not name another's by the id that this has at the server.
 func (m *member) callNamed(notes *mcp.Notes) (*memberCall, error) {
 	switch {
-	case notes.Method.Name != "":
+	case !notes.Method.MaybeOfExtension():
 		return nil, nil
 	case !notes.Has(mcp.Subscription):
 		return m.callWithToken(notes), notes.Err(mcp.InMeta, mcp.Subscription)
