@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
@@ -17,7 +18,7 @@ type incoming struct {
 }
 
 // A heldBack is the messages of an upstream for a client that is not ready: they could overtake our
-// answer to initialize.
+// answer to initialize. Only log messages may (2025-11-25 basic/lifecycle, "Initialization").
 type heldBack struct {
 	mu       sync.Mutex // guards the fields below; nothing else is locked under it
 	messages []incoming
@@ -46,6 +47,21 @@ func (h *heldBack) add(in incoming, ready *atomic.Bool, maxBytes int) (held, roo
 	h.messages = append(h.messages, in)
 	h.bytes += size
 	return true, true
+}
+
+// takeLog takes the oldest message out if it is a log message, and if the client is not ready:
+// afterwards release handles all.
+func (h *heldBack) takeLog(ready *atomic.Bool) (in incoming, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ready.Load() || len(h.messages) == 0 || h.messages[0].m.Method != mcp.MethodLog || h.messages[0].r != nil {
+		return incoming{}, false
+	}
+	in = h.messages[0]
+	h.messages[0] = incoming{}
+	h.messages = h.messages[1:]
+	h.bytes -= in.m.Size()
+	return in, true
 }
 
 // first returns the oldest message.

@@ -50,9 +50,26 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 		}
 		result := s.welcome(r.grant, version)
 		s.promised(result)
+		s.passLogs(r)
 		s.settle(r, jsonrpc.NewResult(r.ID, result))
 	})
 	return nil
+}
+
+// passLogs forwards what upstreams have logged during initialize with its answer: the client may
+// leave at once afterwards.
+func (s *session) passLogs(r *request) {
+	for _, u := range s.upstreams.of(mcp.Legacy).visibleTo(r.grant).conns {
+		for {
+			in, ok := u.held.takeLog(&s.handshake.ready)
+			if !ok {
+				break
+			}
+			out := s.exposed(u, in.m, mcp.Read(in.m))
+			out.Related = r.ID
+			s.tell(out)
+		}
+	}
 }
 
 // promised records the lists for which the client was promised list_changed.

@@ -2,8 +2,10 @@ package session
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -179,6 +181,40 @@ func TestColdCallElsewhere(t *testing.T) {
 					t.Error(got)
 				}
 			})
+		})
+	}
+}
+
+// What upstreams log during initialize comes before its answer, so that a client gets it that leaves
+// at once. Other messages wait for the client, and so does what comes behind them.
+func TestLogsDuringInitialize(t *testing.T) {
+	log := func(text string) string {
+		return `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + text + `"}}`
+	}
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		inWorld(t, &Router{}, names, func(w *world) {
+			hand := func(p *party, m *jsonrpc.Message) {
+				if m.Method != "initialize" {
+					echo("a")(p, m)
+					return
+				}
+				for _, text := range []string{log("1"), log("2"), `{"jsonrpc":"2.0","method":"acme/changed"}`, log("3")} {
+					p.conn.Send(decode(t, text))
+				}
+				echo("a")(p, m)
+			}
+			w.hands = map[string]func(*party, *jsonrpc.Message){"a": hand}
+			w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			synctest.Wait()
+			got := w.client.take()
+			if len(got) != 3 || got[0] != log("1") || got[1] != log("2") || !strings.Contains(got[2], `"id":0,"result"`) {
+				t.Errorf("%d upstreams: got %q", len(names), got)
+			}
+			w.client.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			synctest.Wait()
+			if got := w.client.take(); len(got) == 0 || got[len(got)-1] != log("3") || slices.Contains(got, log("1")) {
+				t.Errorf("%d upstreams: got %q once it is ready", len(names), got)
+			}
 		})
 	}
 }
