@@ -136,8 +136,14 @@ func (s *session) changed(u *upstreamConn, k catalog.Kind) {
 	}
 }
 
-// pass forwards a message of an upstream to the client, with edits to its params.
+// pass forwards a message of an upstream to the client, with edits to its params. If it names its
+// request as a subscription, it gets the client's own id there.
 func (s *session) pass(u *upstreamConn, in incoming, n *mcp.Notes, edits ...jsonrpc.Edit) {
+	if c := callOf(in.of); c != nil && c.request != nil && n.Has(mcp.Subscription) {
+		if id, _ := n.Named(); id == c.ID {
+			edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Subscription), With: c.request.ID.Raw()})
+		}
+	}
 	out := s.exposed(u, in.m, n, edits...)
 	out.Related = in.related()
 	s.tell(out)
