@@ -220,6 +220,14 @@ func (c *Client) Offers(capability string) bool {
 	return has != nil
 }
 
+// offersSkills reports whether the server declares the extension of skills.
+func (c *Client) offersSkills() bool {
+	all, _ := jsonrpc.Member(c.Hello, "capabilities")
+	extensions, _ := jsonrpc.Member(all, "extensions")
+	skills, _ := jsonrpc.Member(extensions, mcp.ExtensionSkills)
+	return skills != nil
+}
+
 // helloParams returns the params of initialize for a client without capabilities.
 func helloParams() json.RawMessage {
 	return json.RawMessage(`{"protocolVersion":"` + mcp.LegacyVersions[0] + `","capabilities":{},"clientInfo":{"name":"mcp-proxy","version":"` + Version() + `"}}`)
@@ -231,6 +239,7 @@ type Offer struct {
 	Prompts   []json.RawMessage `json:"prompts,omitzero"`
 	Resources []json.RawMessage `json:"resources,omitzero"`
 	Templates []json.RawMessage `json:"resourceTemplates,omitzero"`
+	Skills    []json.RawMessage `json:"skills,omitzero"`
 	Missing   []Missing         `json:"missing,omitzero"`
 }
 

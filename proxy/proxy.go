@@ -384,6 +384,13 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 		}
 		*into[i] = append(*into[i], found...)
 	}
+	if all && c.offersSkills() {
+		found, err := c.List(ctx, mcp.MethodSkillsList, "skills")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", mcp.MethodSkillsList, err)
+		}
+		o.Skills = found
+	}
 	o.Missing = p.missing()
 	return o, nil
 }

@@ -45,7 +45,7 @@ func newTools() *cobra.Command {
 		},
 	}
 	d.addFlags(cmd)
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "list prompts, resources and templates of resources, too")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "list prompts, resources, templates of resources and skills, too")
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "ask the servers of a configuration again")
 	return cmd
 }
@@ -66,11 +66,12 @@ func runTools(ctx context.Context, p *proxy.Proxy, c *proxy.Client, all, asJSON 
 	return nil
 }
 
-// An offered is one element of a list: a tool, a prompt, a resource or a template.
+// An offered is one element of a list: a tool, a prompt, a resource, a template or a skill.
 type offered struct {
 	Name, Title, Description string
 	URI, URITemplate         string
 	InputSchema              json.RawMessage
+	Frontmatter              struct{ Name, Description string } // of a skill
 	Arguments                []struct {
 		Name     string
 		Required bool
@@ -87,6 +88,7 @@ func printOffer(o *proxy.Offer, all bool) {
 		printList("PROMPT\tARGUMENTS\tDESCRIPTION", o.Prompts, true, func(e offered) (string, string) { return e.Name, e.promptArguments() })
 		printList("RESOURCE\tNAME\tDESCRIPTION", o.Resources, true, func(e offered) (string, string) { return e.URI, e.Name })
 		printList("TEMPLATE\tNAME\tDESCRIPTION", o.Templates, true, func(e offered) (string, string) { return e.URITemplate, e.Name })
+		printList("SKILL\tNAME\tDESCRIPTION", o.Skills, true, func(e offered) (string, string) { return e.URI, e.Frontmatter.Name })
 	}
 	for _, m := range o.Missing {
 		fmt.Fprintf(stderr, "mcp-proxy: %s %s\n", m.Name, printable(m.Why))
@@ -108,7 +110,7 @@ func printList(head string, elements []json.RawMessage, apart bool, columns func
 		var e offered
 		_ = json.Unmarshal(raw, &e) // members of a wrong type stay empty
 		first, second := columns(e)
-		list.add(first, oneLine(second, mostArguments), cmp.Or(e.Description, e.Title))
+		list.add(first, oneLine(second, mostArguments), cmp.Or(e.Description, e.Frontmatter.Description, e.Title))
 	}
 	list.write(stdout, stdout.width())
 }
