@@ -35,8 +35,8 @@
 //     requests. task_name.go: the names that clients know for its tasks. ownership.go: the principals
 //     that have them.
 //   - upstream_open.go: the streams to an upstream, and what is sent to it. upstream_receive.go: what
-//     comes from it. upstream_lists.go: how packages lists and listen see it. upstream_info.go: its
-//     initialize. idle.go: how it rests when nobody needs it. trace.go, observe_upstream.go: reports
+//     comes from it. upstream_lists.go: how packages lists and listen see it. upstream_info.go: what
+//     it is asked first. idle.go: how it rests when nobody needs it. trace.go, observe_upstream.go: reports
 //     about its calls.
 //   - request.go: a request of the client, and its call.
 //   - session.go, router.go, upstream_set.go: the three types that know each other.

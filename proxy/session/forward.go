@@ -180,10 +180,7 @@ func (c *call) tellStart(a *attempt) {
 	u := c.conn
 	starting := c.request.upstreams.s.router.Starting // in the modern era, which has no initialize, the session does not know
 	known := starting != nil && starting(u.up.Name)
-	u.mu.Lock()
-	cold := !a.heard && (!a.ready || known)
-	u.mu.Unlock()
-	if !cold {
+	if !u.isCold(a, known) {
 		return
 	}
 	c.timeout.mu.Lock()

@@ -152,6 +152,14 @@ func (u *upstreamConn) state() streamState {
 // session ends.
 func (u *upstreamConn) IsHungUp() bool { return u.ctx.Err() != nil }
 
+// isCold reports whether the upstream has not answered anything on an attempt, and has not answered
+// initialize either, or starting says that its server still starts.
+func (u *upstreamConn) isCold(a *attempt, starting bool) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !a.heard && (!a.ready || starting)
+}
+
 // isOpen reports whether an attempt is the open stream.
 func (u *upstreamConn) isOpen(a *attempt) bool {
 	u.mu.Lock()

@@ -2,49 +2,12 @@ package session
 
 import (
 	"encoding/json"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
-
-// initialized handles an upstream's answer to initialize.
-func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
-	if answer.Error != nil || answer.Result[0] != '{' { // it cannot be used
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		if !a.ended {
-			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and sends the event
-			a.own = whyNotInitialized(u.up.Name, answer.Error)
-			conn := a.conn
-			time.AfterFunc(lastWords, func() { conn.Close() })
-		}
-		return
-	}
-	u.lists.Note(answer.Result)
-	// Now, because the client's next list waits for this, and acknowledges what was announced.
-	unseen := u.lists.Unannounced()
-	u.mu.Lock()
-	u.dropLogged.Store(false)
-	u.lists.Started()
-	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
-	lazy := u.lists.IsLazy()
-	if lazy {
-		u.listFirst(a)
-	}
-	u.replayLocked(a)
-	a.peer.Release(afterInitialize)
-	a.ready = true
-	close(a.started)
-	u.watchLocked(a)
-	u.noteAliveLocked(a)
-	u.mu.Unlock()
-	if !lazy { // else listFirst compares
-		u.wg.Go(func() { u.lists.Returned(unseen, func() bool { return u.isOpen(a) }) })
-	}
-}
 
 // whyNotInitialized returns why an upstream cannot be used that answered initialize with an error.
 // Where the host translates, a remote server may not have been reached at all: then it is that end,

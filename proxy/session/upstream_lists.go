@@ -62,21 +62,6 @@ func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
 	u.client.renew(k, u.up, capabilities)
 }
 
-// introduced starts an upstream that describes itself in initialize, and returns the description.
-func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {
-	u.mu.Lock()
-	a := u.attempt // initialize began it, and it may have failed already
-	if a == nil || a.counted {
-		a = u.openLocked()
-	}
-	a.counted = true
-	u.mu.Unlock()
-	if err := u.await(ctx, a); err != nil {
-		return nil, lists.FailureOf(err)
-	}
-	return u.lists.Says().Result, nil
-}
-
 // discover asks an upstream for its description and stores it. It returns nil if there is no usable
 // answer, and a failure if the upstream is unreachable.
 func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *lists.Failure) {

@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
 // openLocked returns the current attempt, and begins one if there is none. After hangUp it returns
@@ -320,3 +321,54 @@ func (u *upstreamConn) reopenSoon() {
 // reopenWithin is the time over which sessions spread the opening of their streams when a link is
 // back.
 const reopenWithin = 500 * time.Millisecond
+
+// initialized handles an upstream's answer to initialize.
+func (u *upstreamConn) initialized(a *attempt, answer *jsonrpc.Message) {
+	if answer.Error != nil || answer.Result[0] != '{' { // it cannot be used
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if !a.ended {
+			u.log.Debug("upstream refused initialize") // its host warns, ends the stream and sends the event
+			a.own = whyNotInitialized(u.up.Name, answer.Error)
+			conn := a.conn
+			time.AfterFunc(lastWords, func() { conn.Close() })
+		}
+		return
+	}
+	u.lists.Note(answer.Result)
+	// Now, because the client's next list waits for this, and acknowledges what was announced.
+	unseen := u.lists.Unannounced()
+	u.mu.Lock()
+	u.dropLogged.Store(false)
+	u.lists.Started()
+	a.peer.SendIn(&a.first, jsonrpc.NewNotification(mcp.MethodInitialized, nil))
+	lazy := u.lists.IsLazy()
+	if lazy {
+		u.listFirst(a)
+	}
+	u.replayLocked(a)
+	a.peer.Release(afterInitialize)
+	a.ready = true
+	close(a.started)
+	u.watchLocked(a)
+	u.noteAliveLocked(a)
+	u.mu.Unlock()
+	if !lazy { // else listFirst compares
+		u.wg.Go(func() { u.lists.Returned(unseen, func() bool { return u.isOpen(a) }) })
+	}
+}
+
+// introduced starts an upstream that describes itself in initialize, and returns the description.
+func (u *upstreamConn) introduced(ctx context.Context) (json.RawMessage, *lists.Failure) {
+	u.mu.Lock()
+	a := u.attempt // initialize began it, and it may have failed already
+	if a == nil || a.counted {
+		a = u.openLocked()
+	}
+	a.counted = true
+	u.mu.Unlock()
+	if err := u.await(ctx, a); err != nil {
+		return nil, lists.FailureOf(err)
+	}
+	return u.lists.Says().Result, nil
+}
