@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -16,6 +17,8 @@ var errDown = errors.New("the link is down")
 
 // A currentLink is the link that a Client uses: the one that came up last.
 type currentLink struct {
+	blip time.Duration // how long Open waits for a lost link; zero means blip. Static
+
 	mu      sync.Mutex    // guards the fields below
 	link    *link         // nil while there is none
 	lost    time.Time     // when link became nil; zero before the first loss
@@ -77,7 +80,7 @@ func (c *currentLink) wait(ctx context.Context) (*link, error) {
 		patience := ctx
 		if !lost.IsZero() {
 			var cancel context.CancelFunc
-			patience, cancel = context.WithDeadlineCause(ctx, lost.Add(blip), errDown)
+			patience, cancel = context.WithDeadlineCause(ctx, lost.Add(cmp.Or(c.blip, blip)), errDown)
 			defer cancel()
 		}
 		select {

@@ -66,7 +66,8 @@ func TestD14_OpenWaitsForABlip(t *testing.T) {
 func TestD14_Blip(t *testing.T) {
 	t.Parallel()
 	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
-	r := reach(t, &Client{}, &Server{Handle: echo}, l, dial.Dial)
+	c := &Client{current: currentLink{blip: time.Minute}} // a busy machine takes more than a second to connect
+	r := reach(t, c, &Server{Handle: echo}, l, dial.Dial)
 	for range 2 { // more would meet a longer back-off
 		await(t, r.announced)
 		current(t, r.client).fail(errors.New("cut"))
