@@ -325,18 +325,21 @@ func (l *localLink) start(ctx context.Context) {
 
 // lost reports the end of a link.
 func (l *localLink) lost(event string, err error) {
-	if tell := l.hooks.Happened; tell != nil && l.ctx.Err() == nil {
+	if tell := l.hooks.Happened; tell != nil && !l.isOver() {
 		tell(linkEvent(event, "the link within the process was lost", err, time.Time{}))
 	}
 }
 
-// keep keeps the link up until ctx ends. Clients cannot end it. If it ends anyway, its streams
-// end, too, and a new link follows.
+// isOver reports whether the proxy has ended the link itself, at one of its ends.
+func (l *localLink) isOver() bool { return l.ctx.Err() != nil || l.host.forced.Err() != nil }
+
+// keep keeps the link up until ctx ends, or the hosting ends by force. Clients cannot end it. If it
+// ends anyway, its streams end, too, and a new link follows.
 func (l *localLink) keep(ctx context.Context) {
-	for ctx.Err() == nil {
+	for !l.isOver() {
 		near, far := link.Ring()
 		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends with near
-		if err := l.client.Serve(ctx, near); ctx.Err() == nil {
+		if err := l.client.Serve(ctx, near); !l.isOver() {
 			l.log.Error("link within the process lost", "err", err)
 			select {
 			case <-time.After(pauseBefore):
