@@ -34,7 +34,8 @@
 //	links.go       all links to hosts elsewhere, and one set of upstreams
 //	remotelink.go  one link: the names that its host may have, and what it refuses
 //	check.go       finds what would fail later
-//	upstreams.go   turns the configuration into what the parts want; our own credentials
+//	upstreams.go   turns the configuration into what the parts want
+//	login.go       our own credentials, and logins
 //	web.go         listeners, their server, and TLS, also of links and remote servers
 //	shutdown.go    the time of a shutdown
 //	options.go     Options and Hooks, the version, the log of anonymous peers
