@@ -44,9 +44,9 @@
 //   - attempt.go, held_back.go, abandoned.go, handshake.go, timer.go, configured.go, listing.go: what these
 //     consist of, each with its own lock.
 //
-// What a session knows of lists, and who is told of changes, is in proxy/lists, subscriptions in
-// proxy/listen, and who owns what in proxy/owners. Operations on lists as values are in
-// proxy/catalog.
+// Package lists has what a session knows of lists, and decides who is told of changes. Package listen
+// has the subscriptions. Package owners has the owners of tasks and resources. Package catalog has
+// operations on lists as values.
 //
 // # Eras
 //

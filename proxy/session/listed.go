@@ -74,7 +74,7 @@ func listExtension(l *extensionList) handler {
 		s.work(r, func(ctx context.Context) {
 			elements, caching, failure := s.mergeExtension(ctx, r, l, meta)
 			switch {
-			case ctx.Err() != nil: // nobody wants to know
+			case ctx.Err() != nil: // the request was cancelled
 			case failure != nil:
 				s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failure})
 			default:

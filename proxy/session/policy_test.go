@@ -382,6 +382,8 @@ func TestExtensionsAreDecided(t *testing.T) {
 		{allows, "acme/run", `{"name":"files__delete"}`, false},
 		{denies, "notifications/acme", ``, false},
 		{policy.Rule{Who: policy.Who{Any: true}}, "acme/run", `{}`, true},
+		{denies, "skills/get", `{"uri":"test://files/secret"}`, false},
+		{denies, "resources/directory/read", `{"uri":"test://files/secret"}`, false},
 	} {
 		for _, names := range []string{"files", "files docs"} {
 			p := &Router{Policies: policiesOf(t, c.rule)}
@@ -410,6 +412,59 @@ func TestExtensionsAreDecided(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A rule says to which URLs servers may send events; where it says nothing, to none. Skills are
+// resources: what a rule denies is not listed.
+func TestSkillsAndEventsAreDecided(t *testing.T) {
+	rule := policy.Rule{
+		Who: policy.Who{Any: true}, Resources: policy.Globs{Deny: []string{"skill://secret/*"}}, Methods: []string{"events/*"},
+		Deliver: []string{"https://hooks.example.com/*"},
+	}
+	silent := rule
+	silent.Deliver = nil
+	subscribe := func(url string) string {
+		return `{"jsonrpc":"2.0","id":1,"method":"events/subscribe","params":{"name":"mail","delivery":{"mode":"webhook"` + url + `}}}`
+	}
+	for _, c := range []struct {
+		rule   policy.Rule
+		says   string
+		passes bool
+	}{
+		{rule, subscribe(`,"url":"https://hooks.example.com/a"`), true},
+		{rule, subscribe(`,"url":"https://example.com/a"`), false},
+		{rule, subscribe(`,"url":"https://hooks.example.com/a","url":"https://example.com/a"`), false},
+		{rule, subscribe(``), false},
+		{silent, subscribe(`,"url":"https://hooks.example.com/a"`), false},
+	} {
+		inWorld(t, &Router{Policies: policiesOf(t, c.rule)}, []string{"files"}, func(w *world) {
+			w.initialize()
+			w.upstream("files").take()
+			w.client.say(c.says)
+			synctest.Wait()
+			if got := w.upstream("files").take(); (len(got) > 0) != c.passes {
+				t.Errorf("%s: the server got %q", c.says, got)
+			}
+		})
+	}
+	p := &Router{Policies: policiesOf(t, rule)}
+	inWorld(t, p, []string{"files"}, func(w *world) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"files": func(p *party, m *jsonrpc.Message) {
+			switch m.Method {
+			case mcp.MethodInitialize:
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"extensions":{"io.modelcontextprotocol/skills":{}}}}`)))
+			case mcp.MethodSkillsList:
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"skills":[{"uri":"skill://open/SKILL.md"},{"uri":"skill://secret/SKILL.md"}]}`)))
+			}
+		}}
+		w.initialize()
+		w.client.take()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"skills/list"}`)
+		synctest.Wait()
+		if got := strings.Join(w.client.take(), ""); !strings.Contains(got, "skill://open") || strings.Contains(got, "secret") {
+			t.Errorf("the client sees %s", got)
+		}
+	})
 }
 
 // Elements of an array are decided separately, by the grant of their sender.

@@ -29,8 +29,9 @@ type clientSide interface {
 	// initializeParams returns the params of initialize for upstreams.
 	initializeParams() json.RawMessage
 
-	// stateAt returns what is restored at an upstream that starts again: the params of the last
-	// logging/setLevel, nil for none, and those of the client's subscriptions to its resources.
+	// stateAt returns what is restored at an upstream that starts again. level is the params of the
+	// last logging/setLevel, nil if there was none. subscriptions are the params of the client's
+	// subscriptions to its resources.
 	stateAt(u *upstreamConn) (level json.RawMessage, subscriptions []json.RawMessage)
 
 	// needs reports whether the client has something at the upstream that ends with its server.

@@ -21,7 +21,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// A fakeClientSide stands in for the session of an upstream connection.
+// A fakeClientSide is a session without anything but an upstream connection.
 type fakeClientSide struct {
 	clientSide
 	t       *testing.T
