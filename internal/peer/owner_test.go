@@ -15,7 +15,12 @@ import (
 // inShared runs a test with a Peer that makes calls for two owners.
 func inShared(t *testing.T, test func(s *side, server *jsonrpc.PipeConn)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSide("near", peer.Options{Refuse: peer.DropDuplicates})
+		s := newSide("near", peer.Options{Refuse: peer.DropDuplicates, Class: func(m *jsonrpc.Message) jsonrpc.Class {
+			if m.Method == "held" {
+				return 1
+			}
+			return 0
+		}})
 		near, server := jsonrpc.Pipe()
 		s.run(t, near)
 		go func() {
@@ -157,8 +162,8 @@ func TestRetire(t *testing.T) {
 		r.Answer(nil)
 		s.Hold(1)
 		s.SendIn(nil, jsonrpc.NewNotification("held", nil))
-		s.Release(1)
 		retires("with something to send", false)
+		s.Release(1)
 		synctest.Wait()
 		late := s.NewCall("late")
 		retires("with a call that was not sent", true)
