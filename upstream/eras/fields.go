@@ -19,6 +19,9 @@ const (
 	resultTask          = "task" // of the tasks extension, which is not translated
 )
 
+// unknownResultType is the cause of an error for a result whose resultType the client cannot know.
+const unknownResultType = "unknown resultType"
+
 var errNoObject = errors.New("not an object")
 
 // The members of _meta that concern one hop, as values that remove them.

@@ -109,7 +109,7 @@ func (l *legacy) answered(c *legacyCall, sent jsonrpc.ID, again bool, m *jsonrpc
 	case err == nil && result.kind == resultInputRequired && mcp.MethodOf(c.Method).Asks:
 		l.inputRequired(c, m.Result)
 	default: // such as "task"
-		l.settle(c, &jsonrpc.Message{Error: jsonrpc.InvalidResponse(l.upstream, "unknown resultType").Raw()})
+		l.settle(c, &jsonrpc.Message{Error: jsonrpc.InvalidResponse(l.upstream, unknownResultType).Raw()})
 	}
 }
 

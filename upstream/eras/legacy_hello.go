@@ -47,7 +47,7 @@ func readHello(params json.RawMessage) (*hello, error) {
 func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMessage, error) {
 	r, err := readModernResult(discovered)
 	if err != nil || r.kind != resultComplete && !isOwnKind(r.kind, mcp.MethodDiscover, true) { // its own kind is of no use to the client
-		return nil, cmp.Or(err, errors.New("unknown resultType"))
+		return nil, cmp.Or(err, errors.New(unknownResultType))
 	}
 	var at [2]jsonrpc.Span
 	if err := jsonrpc.Find(discovered, jsonrpc.Span{}, at[:], "supportedVersions", "capabilities"); err != nil {

@@ -139,7 +139,10 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message, client jsonrpc.ID) (answer
 			c.group.a.life.logger().Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
-	completed := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, c.Capabilities)
+	completed, ok := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, c.Capabilities)
+	if !ok {
+		return jsonrpc.Failure(jsonrpc.InvalidResponse(c.group.a.id.upstream, unknownResultType)), nil
+	}
 	return &jsonrpc.Message{Result: withSubscription(completed, result, c.ID, client), Extra: m.Extra}, nil
 }
 

@@ -53,17 +53,22 @@ func isOwnKind(kind, method string, extended bool) bool {
 	return extended || mcp.MethodOf(method).MaybeOfExtension()
 }
 
-// withOwnKind returns converted, the conversion of a legacy result, with the resultType of the result, if that
-// passes to a client with these capabilities.
-func withOwnKind(converted, result json.RawMessage, method string, capabilities json.RawMessage) json.RawMessage {
+// withOwnKind returns converted, the conversion of a legacy result, with the resultType of the result, if it has
+// one of its own. It reports false if that does not pass to a client with these capabilities: such a result must
+// be treated as invalid (2026-07-28 basic, "ResultType").
+func withOwnKind(converted, result json.RawMessage, method string, capabilities json.RawMessage) (json.RawMessage, bool) {
 	if !MayHave(result, "resultType") {
-		return converted
+		return converted, true
 	}
 	raw, _ := jsonrpc.Member(result, "resultType")
-	if kind, ok := jsonrpc.Unquote(raw); !ok || !isOwnKind(kind, method, extends(capabilities)) {
-		return converted
+	kind, ok := jsonrpc.Unquote(raw)
+	switch {
+	case raw == nil || kind == resultComplete:
+		return converted, true
+	case !ok || !isOwnKind(kind, method, extends(capabilities)):
+		return nil, false
 	}
-	return jsonrpc.Set(converted, jsonrpc.Value{Key: "resultType", Text: raw})
+	return jsonrpc.Set(converted, jsonrpc.Value{Key: "resultType", Text: raw}), true
 }
 
 // WithoutTaskTools returns the result of a legacy tools/list without the tools that run only as
