@@ -138,6 +138,29 @@ func TestLookingStartsNothing(t *testing.T) {
 	})
 }
 
+// A notification of an extension starts the server for which it is, also after its server has died.
+func TestNotificationStartsItsServer(t *testing.T) {
+	for era, meta := range map[mcp.Era]string{mcp.Legacy: `"v":1`, mcp.Modern: `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`} {
+		p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true, Methods: []string{"acme/*"}}, {Name: "b", Lazy: true}}}
+		inWorldOf(t, era, p, nil, func(w *world) {
+			w.publish("a", "b")
+			w.initialize()
+			w.wantStreams("a", 1, 0) // of the trial that all clients share
+			for n := range 2 {
+				w.client.say(`{"jsonrpc":"2.0","method":"acme/told","params":{` + meta + `}}`)
+				time.Sleep(time.Minute)
+				if n := w.asked("a", "acme/told"); n != 1 {
+					t.Errorf("told %d times", n)
+				}
+				w.wantStreams("a", n+2, 1)
+				w.die("a", "killed", true)
+				time.Sleep(time.Minute)
+			}
+			w.wantStreams("b", 1, 0)
+		})
+	}
+}
+
 // A server of the modern era says how long its lists may be used. Then its clients ask it again.
 func TestListsOfTheModernEraExpire(t *testing.T) {
 	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true}}}

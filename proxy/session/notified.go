@@ -47,10 +47,10 @@ func (s *session) eraOf(n *mcp.Notes) mcp.Era {
 }
 
 // extensionNotified passes a notification that is of no concern to the session to the upstream for
-// which it is.
+// which it is, which it may start: only that one knows what the notification is worth.
 func (s *session) extensionNotified(era mcp.Era, m *jsonrpc.Message) {
 	if u := s.extensionReceiver(era, m); u != nil {
-		u.tell(m)
+		u.deliver(m)
 		return
 	}
 	s.drop("no owner", m)

@@ -225,8 +225,8 @@ func (u *upstreamConn) enterLocked() *attempt {
 	return a
 }
 
-// tell sends m, which is not a request, to the upstream if its stream is open or it rests. If the
-// queue is full, m is dropped with a warning, because the upstream has not read for long.
+// tell sends m, which is not a request, to the upstream if its stream is open or it rests: what it
+// says concerns only a server that runs.
 func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	u.mu.Lock()
 	if u.attempt == nil || u.attempt.ended && !u.restsLocked() {
@@ -235,13 +235,22 @@ func (u *upstreamConn) tell(m *jsonrpc.Message) {
 	}
 	a := u.enterLocked()
 	u.mu.Unlock()
+	u.sendIn(a, m)
+}
+
+// deliver is tell, but starts the upstream if necessary.
+func (u *upstreamConn) deliver(m *jsonrpc.Message) { u.sendIn(u.enter(), m) }
+
+// sendIn sends m in an attempt that was entered, and leaves it. If the queue is full, m is dropped
+// with a warning, because the upstream has not read for long.
+func (u *upstreamConn) sendIn(a *attempt, m *jsonrpc.Message) {
+	defer a.leave()
 	if u.up.Forward != nil {
 		own := *m // others may get m, too
 		own.Forwarded = u.up.with(cmp.Or(m.Forwarded, u.forwarded))
 		m = &own
 	}
 	a.peer.Send(m)
-	a.leave()
 }
 
 // ask makes a call of the session itself and waits for the answer, which may be a connection-closed
