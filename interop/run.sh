@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing|leaving|identity|login|page|uris]…
+# Tests mcp-proxy against real peers: interop/run.sh [conformance|eras|clients|closing|leaving|identity|login|page|uris|skills]…
 #
 # Installs what is missing (npm packages, a Node of their own, one virtual
-# environment for each python-sdk release), builds the proxy, and runs the named
-# parts, or all. MCP_PROXY names another binary to test.
+# environment for each release of python-sdk and fastmcp), builds the proxy, and
+# runs the named parts, or all. MCP_PROXY names another binary to test.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -42,10 +42,10 @@ browser() {
 }
 
 npm_packages
-for list in python/mcp-*.txt; do python_release "$list"; done
+for list in python/*.txt; do python_release "$list"; done
 programs
 
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login page uris)
+[[ ${#parts[@]} -gt 0 ]] || parts=(conformance eras clients closing leaving identity login page uris skills)
 [[ " ${parts[*]} " != *" page "* ]] || browser
 exec node_modules/.bin/node --test --test-concurrency=2 --test-timeout=900000 --test-reporter=spec "${parts[@]/%/.test.mjs}"
