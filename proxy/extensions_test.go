@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,18 +26,25 @@ import (
 //
 //	acme/echo    returns its params, with a kind of result of its own, and its id as a subscription id
 //	acme/stream  sends three notifications that name the request in different ways, and then its result
-//	acme/heard   returns the notifications that the server got
+//	acme/open    sends a notification that names the request, and no result
+//	acme/poke    returns whether it names an open acme/open
+//	acme/heard   returns the notifications that the server got, and whether they named an open acme/open
 type extended struct {
 	modern bool
 
 	mu    sync.Mutex
 	heard []string
+	open  map[string]bool // ids of acme/open
 }
 
 const (
 	subscription = `"io.modelcontextprotocol/subscriptionId"`
 	abilities    = `"capabilities":{"tools":{},"experimental":{"acme":{"e":1.0}},"extensions":{"acme/x":{"v":1.0}},"acme":{"top":true}}`
 )
+
+func newExtended(era string) *extended {
+	return &extended{modern: era == "modern", open: make(map[string]bool)}
+}
 
 // handle returns what the server sends for a message.
 func (s *extended) handle(text []byte) (out []string) {
@@ -48,18 +56,19 @@ func (s *extended) handle(text []byte) (out []string) {
 	if json.Unmarshal(text, &m) != nil || m.Method == "" {
 		return nil
 	}
-	if m.ID == nil {
-		if !strings.HasPrefix(m.Method, "notifications/initialized") {
-			s.mu.Lock()
-			s.heard = append(s.heard, m.Method)
-			s.mu.Unlock()
-		}
-		return nil
-	}
 	var p struct {
 		Meta map[string]json.RawMessage `json:"_meta"`
 	}
 	_ = json.Unmarshal(m.Params, &p)
+	s.mu.Lock()
+	named := s.open[string(p.Meta["io.modelcontextprotocol/subscriptionId"])]
+	if m.ID == nil && !strings.HasPrefix(m.Method, "notifications/initialized") {
+		s.heard = append(s.heard, fmt.Sprint(m.Method, " ", named))
+	}
+	s.mu.Unlock()
+	if m.ID == nil {
+		return nil
+	}
 	answer := func(result string) {
 		out = append(out, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result))
 	}
@@ -92,6 +101,13 @@ func (s *extended) handle(text []byte) (out []string) {
 		tell("notifications/acme/event", fmt.Sprintf(`{"n":2.0,"progressToken":%s}`, p.Meta["progressToken"]))
 		tell("notifications/acme/event", fmt.Sprintf(`{"n":3.0,"_meta":{"progressToken":%s}}`, p.Meta["progressToken"]))
 		answer(fmt.Sprintf(`{"resultType":"complete","over":true,"_meta":{%s:%s}}`, subscription, m.ID))
+	case m.Method == "acme/open":
+		s.mu.Lock()
+		s.open[string(m.ID)] = true
+		s.mu.Unlock()
+		tell("notifications/acme/opened", fmt.Sprintf(`{"_meta":{%s:%s}}`, subscription, m.ID))
+	case m.Method == "acme/poke":
+		answer(fmt.Sprintf(`{"named":%v}`, named))
 	case m.Method == "acme/heard":
 		s.mu.Lock()
 		answer(fmt.Sprintf(`{"heard":%q}`, strings.Join(s.heard, " ")))
@@ -128,7 +144,7 @@ func (s *extended) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, text := range out {
 		say(w, text)
 	}
-	if strings.Contains(string(body), `"subscriptions/listen"`) {
+	if strings.Contains(string(body), `"subscriptions/listen"`) || strings.Contains(string(body), `"acme/open"`) {
 		<-r.Context().Done()
 	}
 }
@@ -138,7 +154,7 @@ const extendedEra = "TEST_EXTENDED_SERVER"
 
 func init() {
 	if era := os.Getenv(extendedEra); era != "" {
-		(&extended{modern: era == "modern"}).serve(os.Stdin, os.Stdout)
+		newExtended(era).serve(os.Stdin, os.Stdout)
 		os.Exit(0)
 	}
 }
@@ -146,7 +162,7 @@ func init() {
 // TestExtensionsPass holds what docs/eras.md says of extensions, for each way to a server: its
 // capabilities, methods, notifications of both sides, and ids.
 func TestExtensionsPass(t *testing.T) {
-	for _, client := range []string{"legacy", "modern"} {
+	for _, client := range []string{"legacy", "modern", "modern http"} {
 		for _, server := range []string{"legacy", "modern"} {
 			for _, transport := range []string{"stdio", "http"} {
 				for _, way := range []string{"one", "several", "owner", "shared", "link"} {
@@ -164,7 +180,7 @@ func extensionsPass(t *testing.T, client, server, transport, way string) {
 	up := func(name string) config.Upstream {
 		u := config.Upstream{Name: name, Key: "upstreams." + name, Era: server, StartTimeout: patience, WriteTimeout: patience, StopGrace: time.Second}
 		if transport == "http" {
-			web := httptest.NewServer(&extended{modern: server == "modern"})
+			web := httptest.NewServer(newExtended(server))
 			t.Cleanup(func() {
 				web.CloseClientConnections()
 				web.Close()
@@ -206,7 +222,11 @@ func extensionsPass(t *testing.T, client, server, transport, way string) {
 	if way == "link" {
 		eventually(t, "link", func() bool { l := p.Snapshot().Links; return len(l) == 1 && l[0].Up })
 	}
-	c := dialExtended(t, url, client)
+	client, post := strings.CutSuffix(client, " http")
+	c := &extendedClient{t: t, era: client, url: url}
+	if !post {
+		c.dial()
+	}
 
 	said := c.introduce()
 	for _, part := range []string{`"acme/x":{"v":1.0}`, `"acme":{"e":1.0}`, `"acme":{"top":true}`} {
@@ -238,6 +258,31 @@ func extensionsPass(t *testing.T, client, server, transport, way string) {
 		return strings.Contains(c.ask("h", "acme/heard", ``, ``), "notifications/acme/said")
 	})
 
+	c.say(`"id":"o","method":"acme/open","params":{` + strings.TrimPrefix(c.meta(""), ",") + `}`)
+	if got := c.await("notifications/acme/opened"); !strings.Contains(got, subscription+`:"o"`) {
+		t.Errorf("the notification of a stream is %s", got)
+	}
+	if got := c.ask("p", "acme/poke", ``, subscription+`:"o"`); !strings.Contains(got, `"named":true`) {
+		t.Errorf("a request that names a stream returns %s", got)
+	}
+	for _, foreign := range []string{`"e"`, `1`, `2`, `3`, `4`, `5`, `6`, `7`, `8`} {
+		if got := c.ask("f"+foreign[:1], "acme/poke", ``, subscription+`:`+foreign); strings.Contains(got, `"named":true`) {
+			t.Errorf("a request that names %s returns %s", foreign, got)
+		}
+	}
+	c.say(`"method":"notifications/acme/named","params":{` + strings.TrimPrefix(c.meta(subscription+`:"o"`), ",") + `}`)
+	eventually(t, "notification that names a stream", func() bool {
+		return strings.Contains(c.ask("h", "acme/heard", ``, ``), "notifications/acme/named true")
+	})
+
+	if post { // then two of the clients that are one principal may use one id, and no one knows which is meant
+		c.say(`"id":"o","method":"acme/open","params":{` + strings.TrimPrefix(c.meta(""), ",") + `}`)
+		eventually(t, "second stream", func() bool { return c.count("notifications/acme/opened") == 2 })
+		if got := c.ask("q", "acme/poke", ``, subscription+`:"o"`); !strings.Contains(got, `"named":false`) {
+			t.Errorf("a request that names one of two streams returns %s", got)
+		}
+	}
+
 	if client == "modern" && server == "modern" {
 		c.say(`"id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true,"acmeChanged":true}` + c.meta("") + `}`)
 		c.await(`"acmeChanged":true`)
@@ -247,23 +292,24 @@ func extensionsPass(t *testing.T, client, server, transport, way string) {
 	}
 }
 
-// An extendedClient is a raw client on a WebSocket.
+// An extendedClient is a raw client, on a WebSocket or with a POST for each message.
 type extendedClient struct {
 	t    *testing.T
 	era  string
-	conn *websocket.Conn
+	url  string
+	conn *websocket.Conn // nil: with POSTs
 
 	mu  sync.Mutex
 	got []string
 }
 
-func dialExtended(t *testing.T, url, era string) *extendedClient {
-	conn, resp, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimSuffix(strings.TrimPrefix(url, "http"), "/mcp")+"/ws", nil)
+func (c *extendedClient) dial() {
+	conn, resp, err := websocket.DefaultDialer.DialContext(c.t.Context(), "ws"+strings.TrimSuffix(strings.TrimPrefix(c.url, "http"), "/mcp")+"/ws", nil)
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	resp.Body.Close()
-	c := &extendedClient{t: t, era: era, conn: conn}
+	c.conn = conn
 	var reads sync.WaitGroup
 	reads.Go(func() {
 		for {
@@ -271,16 +317,56 @@ func dialExtended(t *testing.T, url, era string) *extendedClient {
 			if err != nil {
 				return
 			}
-			c.mu.Lock()
-			c.got = append(c.got, string(text))
-			c.mu.Unlock()
+			c.gets(string(text))
 		}
 	})
-	t.Cleanup(func() {
+	c.t.Cleanup(func() {
 		conn.Close()
 		reads.Wait()
 	})
-	return c
+}
+
+func (c *extendedClient) gets(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got = append(c.got, text)
+}
+
+// post sends a message of the modern era, and reads its response until the test ends.
+func (c *extendedClient) post(text string) {
+	m, err := jsonrpc.Decode([]byte(text))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(text))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for key, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": m.Method,
+	} {
+		req.Header.Set(key, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var reads sync.WaitGroup
+	reads.Go(func() {
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() {
+			if data := strings.TrimPrefix(lines.Text(), "data: "); strings.HasPrefix(data, "{") {
+				c.gets(data)
+			}
+		}
+	})
+	c.t.Cleanup(func() {
+		cancel()
+		reads.Wait()
+		resp.Body.Close()
+	})
 }
 
 // introduce returns how the proxy describes itself.
@@ -307,7 +393,12 @@ func (c *extendedClient) meta(members string) string {
 
 func (c *extendedClient) say(rest string) {
 	c.t.Helper()
-	if err := c.conn.WriteMessage(websocket.TextMessage, []byte(`{"jsonrpc":"2.0",`+rest+`}`)); err != nil {
+	text := `{"jsonrpc":"2.0",` + rest + `}`
+	if c.conn == nil {
+		c.post(text)
+		return
+	}
+	if err := c.conn.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -3,6 +3,7 @@ package mcp
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -77,8 +78,20 @@ func (n *Notes) Own(id jsonrpc.ID, token json.RawMessage) json.RawMessage {
 	return jsonrpc.Replace(n.params, edits...)
 }
 
-// AnsweredAs returns a result or an error with the id of the other side's request in place of ours,
-// wherever it has that as subscription id: in _meta, or in the _meta of the data of an error.
+// ErrUnknownSubscription is the fault of a message that names, by a subscription id, a request that its sender
+// does not have.
+var ErrUnknownSubscription = errors.New("unknown subscription")
+
+// CouldBeOurs reports whether a server could mistake an id that another side has written for that of a
+// call of ours, all of which are integers.
+func CouldBeOurs(id jsonrpc.ID) bool {
+	_, ok := id.Answered()
+	return ok
+}
+
+// AnsweredAs returns a result, an error, or the params of a notification with the id of the other
+// side's request in place of ours, wherever it has that as subscription id: in _meta, or in the _meta
+// of the data of an error.
 func AnsweredAs(text json.RawMessage, ours, theirs jsonrpc.ID) json.RawMessage {
 	if !MayHave(text, subscriptionID) {
 		return text

@@ -44,9 +44,16 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 		return
 	}
 	defer c.idle.release()
-	if m.IsNotification() {
-		c.tell(m)
+	unknown := c.name(m)
+	switch {
+	case m.IsNotification():
+		if unknown == nil {
+			c.tell(m)
+		}
 		w.WriteHeader(http.StatusAccepted)
+		return
+	case unknown != nil:
+		writeError(w, http.StatusOK, m.ID, jsonrpc.InvalidParams(unknown.Error()))
 		return
 	}
 	m.Headers = repeated(r.Header)

@@ -66,6 +66,28 @@ func (c *principalConn) ask(m *jsonrpc.Message, out *responder) *waiter {
 	return p
 }
 
+// name puts the connection's id of a request where a message of an extension names it by the id that
+// the client gave it. It returns an error if there is none, or if several clients have one with that
+// id, unless the id could not be mistaken for one of the connection's.
+func (c *principalConn) name(m *jsonrpc.Message) error {
+	n := mcp.Read(m)
+	id, ok := n.ID(mcp.Subscription)
+	if !ok || !n.Method.MaybeOfExtension() || n.Err(mcp.InMeta, mcp.Subscription) != nil { // which Serve refuses
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	named := c.waiting.All(func(p *waiter) bool { return p.clientID == id })
+	if len(named) != 1 {
+		if number, ok := id.Answered(); ok && number <= c.lastID {
+			return mcp.ErrUnknownSubscription
+		}
+		return nil
+	}
+	m.Params = jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: n.At(mcp.Subscription), With: jsonrpc.IntID(named[0].id).Raw()})
+	return nil
+}
+
 // tell passes on a notification, unless the connection has ended.
 func (c *principalConn) tell(m *jsonrpc.Message) {
 	c.mu.Lock()
@@ -219,20 +241,24 @@ func (p *waiter) Leave() bool {
 	return true
 }
 
-// text returns a message as its client gets it, with the client's own id and its own subscription
-// id.
+// text returns a message as its client gets it, with the client's own id, also where the message names
+// the request.
 func (p *waiter) text(m *jsonrpc.Message) []byte {
 	out := *m
 	if m.IsResponse() {
 		out.ID = p.clientID
 	}
-	if p.method == mcp.MethodListen {
-		listen := jsonrpc.Value{Key: mcp.KeySubscription, Text: p.clientID.Raw()}
-		if m.Method != "" {
-			out.Params = mcp.SetMeta(m.Params, listen)
-		} else if m.Result != nil {
-			out.Result = mcp.SetMeta(m.Result, listen)
-		}
+	listen := jsonrpc.Value{Key: mcp.KeySubscription, Text: p.clientID.Raw()}
+	switch {
+	case p.method == mcp.MethodListen && m.Method != "":
+		out.Params = mcp.SetMeta(m.Params, listen)
+	case p.method == mcp.MethodListen && m.Result != nil:
+		out.Result = mcp.SetMeta(m.Result, listen)
+	case m.Method != "":
+		out.Params = mcp.AnsweredAs(m.Params, jsonrpc.IntID(p.id), p.clientID)
+	case mcp.MethodOf(p.method).MaybeOfExtension():
+		out.Result = mcp.AnsweredAs(m.Result, jsonrpc.IntID(p.id), p.clientID)
+		out.Error = mcp.AnsweredAs(m.Error, jsonrpc.IntID(p.id), p.clientID)
 	}
 	return out.Append(make([]byte, 0, out.Size()))
 }

@@ -18,7 +18,8 @@ import (
 // the owner is found in this order, and nobody else gets the request:
 //
 //   - the upstream that has the method in its configuration;
-//   - the one that is named in params: by a name with its prefix, or by the id of its task;
+//   - the one that is named in params: by a name with its prefix, by the id of its task, or by the id of
+//     a request that it works on;
 //   - the first that does not answer that it has no such method, of those that have the name or the
 //     URI in params, that gave a result for the method before, or that declare an extension that the
 //     proxy does not know, in the order of the configuration.
@@ -56,7 +57,7 @@ func (s *session) toExtension(r *request) *jsonrpc.Error {
 		s.forward(r, u)
 		return nil
 	}
-	u, edits := set.extensionOwner(r.Method, e, params)
+	u, edits := set.extensionOwner(r, e)
 	if u != nil {
 		s.forward(r, u, edits...)
 		return nil
@@ -123,7 +124,8 @@ func (s *session) deniedExtension(r *request, e extensionCall) (denied, answered
 
 // extensionOwner returns the upstream that alone can be meant, and the edits that give it its own
 // names; nil if others may be meant.
-func (set *upstreamSet) extensionOwner(method string, e extensionCall, params json.RawMessage) (*upstreamConn, []jsonrpc.Edit) {
+func (set *upstreamSet) extensionOwner(r *request, e extensionCall) (*upstreamConn, []jsonrpc.Edit) {
+	params := r.msg.Params
 	name, _ := jsonrpc.Unquote(e.name.Of(params))
 	prefix := catalog.Longest(set.prefixes, name)
 	var edits []jsonrpc.Edit
@@ -131,7 +133,7 @@ func (set *upstreamSet) extensionOwner(method string, e extensionCall, params js
 		edits = []jsonrpc.Edit{{Span: e.name, With: jsonrpc.Quote(strings.TrimPrefix(name, prefix))}}
 	}
 	for i, u := range set.conns {
-		if set.upstreams[i].owns(method) {
+		if set.upstreams[i].owns(r.Method) {
 			if set.prefixes[i] != prefix {
 				edits = nil
 			}
@@ -145,6 +147,11 @@ func (set *upstreamSet) extensionOwner(method string, e extensionCall, params js
 	}
 	if named := set.named(prefix); prefix != "" && len(named) == 1 {
 		return named[0], edits
+	}
+	if r.notes.Has(mcp.Subscription) {
+		if c := set.s.callNamed(r.notes); c != nil && slices.Contains(set.conns, c.conn) {
+			return c.conn, nil
+		}
 	}
 	return nil, nil
 }
@@ -199,9 +206,10 @@ func (set *upstreamSet) introduceAll(ctx context.Context, r *request) {
 }
 
 // extensionReceiver returns the upstream for an unknown notification of a client: the sole one, the
-// one that has the method in its configuration, or the only one that declares an extension that the
-// proxy does not know; nil for none. To tell several would tell servers what is not for them.
-func (s *session) extensionReceiver(era mcp.Era, m *jsonrpc.Message) *upstreamConn {
+// one that has the method in its configuration, the one of the call that it names, or the only one that
+// declares an extension that the proxy does not know; nil for none. To tell several would tell servers
+// what is not for them.
+func (s *session) extensionReceiver(era mcp.Era, m *jsonrpc.Message, named *call) *upstreamConn {
 	g := s.grantOf(m.From)
 	if !g.MayMethod(m.Method) {
 		return nil
@@ -217,6 +225,9 @@ func (s *session) extensionReceiver(era mcp.Era, m *jsonrpc.Message) *upstreamCo
 		if set.upstreams[i].owns(m.Method) {
 			return u
 		}
+	}
+	if named != nil && slices.Contains(set.conns, named.conn) {
+		return named.conn
 	}
 	if extended := set.filter(func(u *upstreamConn) bool { return u.lists.Says().IsExtended() }); len(extended) == 1 && set.complete {
 		return extended[0]

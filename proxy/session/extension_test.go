@@ -72,7 +72,7 @@ func FuzzExtensions(f *testing.F) {
 			}
 			w.client.send(jsonrpc.NewNotification(method, request.Params))
 			synctest.Wait()
-			if got := strings.Join(server.take(), "\n"); !strings.HasSuffix(got, `"method":`+name+`,"params":`+params+`}`) {
+			if got := strings.Join(server.take(), "\n"); !(ours && got == "") && !strings.HasSuffix(got, `"method":`+name+`,"params":`+params+`}`) {
 				t.Errorf("the server got the notification %s of %s", got, params)
 			}
 		})

@@ -20,8 +20,13 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 		s.fail(r, jsonrpc.InvalidParams(err.Error()))
 		return
 	}
-	if err := r.checkOwner(u); err != nil {
-		s.fail(r, err)
+	if bad := r.checkOwner(u); bad != nil {
+		s.fail(r, bad)
+		return
+	}
+	named, err := s.namedFor(u, n)
+	if err != nil {
+		s.fail(r, jsonrpc.InvalidParams(err.Error()))
 		return
 	}
 	if len(r.others) > 0 && !s.keep(r, r.msg.Size()) {
@@ -34,18 +39,21 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	a, cold := u.enterFor(n)
 	c := u.newCall(a, r.Method)
 	c.request, c.Done, c.Works = r, c.settle, true
+	if n.Has(mcp.Token) {
+		c.token = bytes.Clone(n.Raw(mcp.Token))
+		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
+	}
+	if named != nil {
+		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Subscription), With: named.ID.Raw()})
+	}
 	r.mu.Lock()
 	cold = cold && r.sent == nil // else the client was told
 	r.sent = c
 	c.timeout.start(c)
 	r.mu.Unlock()
 	edits = append(edits, s.ownRelated(u, n)...)
-	if n.Has(mcp.Token) {
-		c.token = bytes.Clone(n.Raw(mcp.Token))
-		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
-		if cold && u.lists.IsLazy() {
-			time.AfterFunc(startPatience, func() { c.tellStart(a) })
-		}
+	if cold && c.token != nil && u.lists.IsLazy() {
+		time.AfterFunc(startPatience, func() { c.tellStart(a) })
 	}
 	if r.began != 0 { // hooks are set
 		c.listed = r.listedBy(u)
@@ -55,12 +63,55 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if len(r.others) == 0 {
 		r.msg, r.notes = nil, nil
 	}
-	err := r.Forward(c.Call, m)
+	err = r.Forward(c.Call, m)
 	a.leave()
 	if err != nil && err != peer.ErrCancelled {
 		// In a goroutine, because it waits for room.
 		s.wg.Go(func() { c.answered(jsonrpc.NewError(c.ID, u.unsent(err))) })
 	}
+}
+
+// namedFor returns the client's own call to an upstream that its message of an extension names by the id
+// of the request; nil if it names none, or something that could not be mistaken for a call.
+func (s *session) namedFor(u *upstreamConn, n *mcp.Notes) (*call, error) {
+	if !n.Method.MaybeOfExtension() {
+		return nil, nil
+	}
+	if err := n.Err(mcp.InMeta, mcp.Subscription); err != nil || !n.Has(mcp.Subscription) {
+		return nil, err
+	}
+	c := s.callNamed(n)
+	if c != nil && c.conn == u {
+		return c, nil
+	}
+	id, _ := n.ID(mcp.Subscription)
+	if number, ok := id.Answered(); ok && number <= u.minted.Load() || c != nil {
+		return nil, mcp.ErrUnknownSubscription
+	}
+	return nil, nil
+}
+
+// callNamed returns the client's open call that a message of an extension names by the id of the
+// request, or a notification by its progress token; nil for none.
+func (s *session) callNamed(n *mcp.Notes) *call {
+	if !n.Method.MaybeOfExtension() {
+		return nil
+	}
+	if id, ok := n.ID(mcp.Subscription); ok {
+		if r := s.client.Request(id); r != nil {
+			return r.Value.(*request).call()
+		}
+		return nil
+	}
+	if !n.Has(mcp.Token) && !n.Has(mcp.ParamToken) {
+		return nil
+	}
+	for _, r := range s.client.Requests(nil) {
+		if c := r.Value.(*request).call(); c != nil && n.HasToken(c.token) {
+			return c
+		}
+	}
+	return nil
 }
 
 // settle answers c, which was taken out of its upstream connection's table.

@@ -47,13 +47,26 @@ func (s *session) eraOf(n *mcp.Notes) mcp.Era {
 }
 
 // extensionNotified passes a notification that is of no concern to the session to the upstream for
-// which it is, which it may start: only that one knows what the notification is worth.
+// which it is, which it may start: only that one knows what the notification is worth. If it names a
+// request of the client, the upstream gets the id and progress token that the request has there.
 func (s *session) extensionNotified(era mcp.Era, m *jsonrpc.Message) {
-	if u := s.extensionReceiver(era, m); u != nil {
-		u.deliver(m)
+	n := mcp.Read(m)
+	c := s.callNamed(n)
+	u := s.extensionReceiver(era, m, c)
+	if u == nil {
+		s.drop("no owner", m)
 		return
 	}
-	s.drop("no owner", m)
+	if _, err := s.namedFor(u, n); err != nil || c != nil && c.conn != u {
+		s.drop("it names no open request", m)
+		return
+	}
+	if c != nil {
+		own := *m
+		own.Params, own.Notes = n.Own(c.ID, c.token), nil
+		m = &own
+	}
+	u.deliver(m)
 }
 
 // clientProgress routes progress on a server request to the upstream that asked.

@@ -6,10 +6,19 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
 // hopReserved are those of reserved that are not the id of a request.
 var hopReserved = slices.DeleteFunc(slices.Clone(reserved), func(v jsonrpc.Value) bool { return v.Key == mcp.KeySubscription })
+
+// stripHop is StripReserved, but keeps the id of a request.
+func stripHop(object json.RawMessage) json.RawMessage {
+	if !MayHave(object, "_meta") {
+		return object
+	}
+	return mcp.SetMeta(object, hopReserved...)
+}
 
 // forClient returns the params of a notification of a call for its client, who knows the call by id and token:
 // with these in place of ours, and without the other keys of _meta that concern only one hop. It returns
@@ -25,6 +34,25 @@ func forClient(m *jsonrpc.Message, ours, id jsonrpc.ID, token json.RawMessage) (
 	}
 	params, ok := notes.As(id, token)
 	return mcp.SetMeta(params, hopReserved...), ok
+}
+
+// named returns what stands in a request of an extension for the server where it names another request: the id of
+// the call that find returns. Without one it is what the client wrote, unless that could be mistaken for an id of
+// ours. It is nil if the request names none.
+func named(notes *mcp.Notes, find func() *peer.Call) (json.RawMessage, error) {
+	if !notes.Method.MaybeOfExtension() {
+		return nil, nil
+	}
+	if err := notes.Err(mcp.InMeta, mcp.Subscription); err != nil || !notes.Has(mcp.Subscription) {
+		return nil, err
+	}
+	if c := find(); c != nil {
+		return c.ID.Raw(), nil
+	}
+	if id, _ := notes.ID(mcp.Subscription); mcp.CouldBeOurs(id) {
+		return nil, mcp.ErrUnknownSubscription
+	}
+	return notes.Raw(mcp.Subscription), nil
 }
 
 // withSubscription returns converted, the conversion of a result, with the client's own id as subscription id, if

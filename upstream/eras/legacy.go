@@ -243,11 +243,13 @@ func (l *legacy) noticeOfClient(m *jsonrpc.Message, _ *peer.Call) {
 func (l *legacy) forwardNoticeLocked(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	params, hop := m.Params, reserved
-	if c, named := l.callNamedLocked(notes); named {
-		if c == nil || c.sent == nil {
-			return
-		}
+	switch c, named := l.callNamedLocked(notes); {
+	case named && (c == nil || c.sent == nil), notes.Err(mcp.InMeta, mcp.Subscription) != nil:
+		return
+	case named:
 		params, hop = notes.Own(c.sent.ID, c.token), hopReserved
+	case notes.Has(mcp.Subscription):
+		hop = hopReserved
 	}
 	if len(params) > 0 && params[0] != '{' {
 		return // notifications of MCP have none
@@ -263,7 +265,7 @@ func (l *legacy) callNamedLocked(notes *mcp.Notes) (c *legacyCall, named bool) {
 		if r := l.client.Request(id); r != nil {
 			c, _ = r.Value.(*legacyCall)
 		}
-		return c, true
+		return c, c != nil || mcp.CouldBeOurs(id)
 	}
 	l.client.Requests(func(r *peer.Request) bool {
 		if other, ok := r.Value.(*legacyCall); ok && notes.HasToken(other.token) {

@@ -19,6 +19,7 @@ type legacyCall struct {
 	version  string          // of the client
 	extended bool            // the client declares extensions that may have results of their own
 	params   json.RawMessage // of the client, for a retry; nil if there can be none
+	names    json.RawMessage // the subscription id in the request, for the upstream; nil for none
 	extra    []byte
 	headers  *jsonrpc.Forwarded // that came with it; nil for none
 
@@ -50,18 +51,28 @@ func (l *legacy) beginLocked(r *peer.Request) *legacyCall {
 
 // forward forwards a request.
 func (l *legacy) forward(r *peer.Request) {
-	params := withoutForeign(r.Method, r.Message.Params)
+	params, notes := withoutForeign(r.Method, r.Message.Params), mcp.Read(r.Message)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hello == nil {
 		r.Fail(errNotInitialized)
 		return
 	}
+	names, err := named(notes, func() *peer.Call {
+		if c, _ := l.callNamedLocked(notes); c != nil {
+			return c.sent
+		}
+		return nil
+	})
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
 	c := l.beginLocked(r)
 	if c == nil {
 		return
 	}
-	c.version, c.extended = l.hello.version, l.hello.extended
+	c.version, c.extended, c.names = l.hello.version, l.hello.extended, names
 	if mcp.MethodOf(r.Method).Asks {
 		c.params = params
 	}
@@ -76,6 +87,9 @@ func (l *legacy) sendLocked(c *legacyCall, params json.RawMessage) {
 	if err != nil {
 		c.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
+	}
+	if c.names != nil {
+		text = mcp.SetMeta(text, jsonrpc.Value{Key: mcp.KeySubscription, Text: c.names})
 	}
 	c.sent, c.token = sent, token
 	sent.For = c.Request

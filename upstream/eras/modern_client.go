@@ -115,7 +115,7 @@ func (s *modernClient) request(r *peer.Request) {
 func (s *modernClient) notified(m *jsonrpc.Message, _ *peer.Call) {
 	notes := mcp.Read(m)
 	said, err := ReadRequest(notes)
-	if notes.Method.Name != "" || err != nil {
+	if notes.Method.Name != "" || err != nil || notes.Err(mcp.Subscription) != nil {
 		return
 	}
 	s.a.mu.Lock()
@@ -128,7 +128,7 @@ func (s *modernClient) notified(m *jsonrpc.Message, _ *peer.Call) {
 		c.session.notice(&jsonrpc.Message{Method: m.Method, Params: mcp.SetMeta(params, hopReserved...), Extra: m.Extra})
 	default:
 		if l := s.a.sessionLocked(said, notes.Has(mcp.Capabilities)); l != nil {
-			l.notice(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra})
+			l.notice(&jsonrpc.Message{Method: m.Method, Params: stripHop(m.Params), Extra: m.Extra})
 		}
 	}
 }
@@ -160,7 +160,7 @@ func (s *modernClient) callNamedLocked(notes *mcp.Notes) (c *modernCall, named b
 		if r := s.peer.Request(id); r != nil {
 			c, _ = r.Value.(*modernCall)
 		}
-		return c, true
+		return c, c != nil || mcp.CouldBeOurs(id)
 	}
 	s.peer.Requests(func(r *peer.Request) bool {
 		if other, ok := r.Value.(*modernCall); ok && notes.HasToken(other.Token) {
@@ -171,12 +171,32 @@ func (s *modernClient) callNamedLocked(notes *mcp.Notes) (c *modernCall, named b
 	return c, c != nil
 }
 
-// call begins a call.
+// call begins a call: in the session of another call if it names that.
 func (s *modernClient) call(r *peer.Request, said Request) {
-	c := newModernCall(r.Message)
+	notes, c := mcp.Read(r.Message), newModernCall(r.Message)
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
-	if s.enterLocked(c, r, said) {
+	var other *modernCall
+	names, err := named(notes, func() *peer.Call {
+		if other, _ = s.callNamedLocked(notes); other == nil || other.session == nil || other.Call == nil {
+			other = nil
+			return nil
+		}
+		return other.Call
+	})
+	if err != nil {
+		r.Fail(jsonrpc.InvalidParams(err.Error()))
+		return
+	}
+	said.name(names)
+	if other != nil {
+		c.group = other.group
+	}
+	switch {
+	case !s.enterLocked(c, r, said):
+	case other != nil:
+		other.session.take(c)
+	default:
 		c.group.place(c)
 	}
 }
@@ -188,7 +208,7 @@ func (s *modernClient) enterLocked(c *modernCall, r *peer.Request, said Request)
 	}
 	r.Message = nil // the call has what it needs
 	r.Value, c.r, c.s, c.Request = c, r, s, said
-	if c.group == nil { // a resumed call stays in its session
+	if c.group == nil { // a resumed call, and one that names another, have their session
 		c.group = s.a.groupLocked(said.Capabilities)
 	}
 	return true

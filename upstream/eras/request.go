@@ -84,6 +84,17 @@ func (r *Request) readMeta(n *mcp.Notes) error {
 	return nil
 }
 
+// name makes the request name another one, by its id at the legacy server, unless that is nil.
+func (r *Request) name(id json.RawMessage) {
+	if id == nil {
+		return
+	}
+	if len(r.meta) > 1 {
+		r.meta = append(r.meta, ',')
+	}
+	r.meta = append(append(r.meta, `"`+mcp.KeySubscription+`":`...), id...)
+}
+
 // Answers reports whether the request has input for a call.
 func (r *Request) Answers() bool { return r.Input != nil && !isEmptyObject(r.Input) }
 

@@ -2,7 +2,6 @@ package shared
 
 import (
 	"encoding/json"
-	"errors"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -41,16 +40,14 @@ func (s *sharedSession) callNamed(m *jsonrpc.Message, of *peer.Call) (c *memberC
 
 var metaKey = []byte("_meta")
 
-var errUnknownSubscription = errors.New("unknown subscription")
-
 // callNamed returns the client's own call that its message of an extension names, by the id of the request or
 // by its progress token; nil if it names none. It must not name another's by the id that this has at the server.
 func (m *member) callNamed(notes *mcp.Notes) (*memberCall, error) {
-	switch {
-	case !notes.Method.MaybeOfExtension():
+	if !notes.Method.MaybeOfExtension() {
 		return nil, nil
-	case !notes.Has(mcp.Subscription):
-		return m.callWithToken(notes), notes.Err(mcp.InMeta, mcp.Subscription)
+	}
+	if err := notes.Err(mcp.InMeta, mcp.Subscription); err != nil || !notes.Has(mcp.Subscription) {
+		return m.callWithToken(notes), err
 	}
 	id, _ := notes.ID(mcp.Subscription)
 	if r := m.peer.Request(id); r != nil {
@@ -58,7 +55,10 @@ func (m *member) callNamed(notes *mcp.Notes) (*memberCall, error) {
 			return callOf(c), nil
 		}
 	}
-	return nil, errUnknownSubscription
+	if mcp.CouldBeOurs(id) {
+		return nil, mcp.ErrUnknownSubscription
+	}
+	return nil, nil
 }
 
 // callWithToken returns the client's call that a message names by its progress token; nil for none.
