@@ -13,10 +13,13 @@
 // it. Calls are posted concurrently. Notifications and responses are posted one after
 // the other, since they could overtake each other, and cancellations beside them. Order
 // relative to calls is kept where it matters: everything waits for the answer to
-// initialize, then until the server has accepted initialized; a cancellation waits until
-// its call has been written, and for 100 ms at most until the server has begun to answer
-// that POST. If the call has not been written at all, it is withdrawn instead. A cancelled call, and each call in flight when the session ends, has
-// 500 ms for its response.
+// initialize, then until the server has accepted initialized. The GET is sent before
+// initialized, which waits for its answer for 250 ms at most, so that what the server sends
+// in reaction to initialized has a stream. A server that refuses the GET then gets another
+// one after initialized. A cancellation waits until its call has been written, and for
+// 100 ms at most until the server has begun to answer that POST. If the call has not been
+// written at all, it is withdrawn instead. A cancelled call, and each call in flight when
+// the session ends, has 500 ms for its response.
 //
 // A message on the response to a call is Related to that call. A message on the stream
 // of a GET, and every message on HTTP+SSE, is not.

@@ -84,9 +84,12 @@ func (h *history) replay() []*jsonrpc.Message {
 	return requests
 }
 
-// meet begins a new session at an endpoint that has none, and repeats the state in h. It
-// returns notifications for the client, of everything that may have changed meanwhile.
-func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func(received) bool) (news []*jsonrpc.Message, err error) {
+// meet begins a new session at an endpoint that has none, and repeats the state in h. It calls
+// hear before initialized. It returns notifications for the client, of everything that may
+// have changed meanwhile.
+func meet(
+	ctx context.Context, t *transport, at *endpoint, h *history, hear func() *eventListener, pass func(received) bool,
+) (news []*jsonrpc.Message, err error) {
 	m := h.initialize()
 	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
 	defer x.close()
@@ -95,9 +98,10 @@ func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func
 		f = &failure{cause: jsonrpc.CauseRefused}
 	}
 	if f == nil {
-		ctx, cancel := context.WithTimeout(ctx, talkTimeout)
-		defer cancel()
-		f = t.deliver(ctx, at, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil, newReach(nil))
+		l := hear()
+		l.wait(ctx.Done())
+		f = confirm(ctx, t, at)
+		l.accepted(ctx.Done())
 	}
 	if f != nil {
 		return nil, fmt.Errorf("make a new session: %s", f.text())
@@ -117,6 +121,13 @@ func meet(ctx context.Context, t *transport, at *endpoint, h *history, pass func
 		}
 	}
 	return news, nil
+}
+
+// confirm posts initialized.
+func confirm(ctx context.Context, t *transport, at *endpoint) *failure {
+	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
+	defer cancel()
+	return t.deliver(ctx, at, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil, newReach(nil))
 }
 
 // repeat posts a request of our own, and reports whether it succeeded.
@@ -259,7 +270,9 @@ func (s *serverSession) renew(ctx context.Context, lost *endpoint) (*endpoint, *
 // replace makes a new session in place of a lost one, and finishes the renewal.
 func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	next := s.newEndpoint(s.t.url)
-	news, err := meet(s.work, s.t, next, &s.history, s.passer(next))
+	greeted := make(chan struct{})
+	hear := func() *eventListener { return s.hear(next, greeted) }
+	news, err := meet(s.work, s.t, next, &s.history, hear, s.passer(next))
 	s.endpoints.renewed(r, next, err)
 	if err != nil {
 		next.cancel()
@@ -272,7 +285,11 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	for _, m := range news {
 		s.put(received{m: m})
 	}
-	s.listen(next, func() { close(r.done) })
+	close(greeted)
+	if next.id == "" {
+		s.listen(next)
+	}
+	close(r.done)
 }
 
 // forget fails the calls of a lost session whose response has begun, and the others

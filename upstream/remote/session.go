@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -26,6 +27,7 @@ type serverSession struct {
 	asked     *serverRequests
 	history   history
 	endpoints endpoints
+	early     atomic.Pointer[eventListener] // of the first session, if it began before initialized
 }
 
 func newServerSession(ctx context.Context, t *transport) *serverSession {
@@ -117,6 +119,9 @@ func (s *serverSession) post(ctx context.Context, m *jsonrpc.Message) *failure {
 	if m.IsResponse() && !s.asked.answer(m.ID, at) {
 		s.log.Debug("response dropped: the server has forgotten the session of its request", "id", m.ID.String())
 		return nil
+	}
+	if m.Method == mcp.MethodInitialized {
+		s.early.Load().wait(s.ended)
 	}
 	return s.t.deliver(carrying(ctx, m), at, m, nil, newReach(nil))
 }
@@ -233,32 +238,13 @@ func (s *serverSession) initialize(c *httpCall) {
 		return
 	}
 	s.endpoints.move(at)
+	greeted := make(chan struct{})
+	if reply.Result != nil {
+		s.early.Store(s.hear(at, greeted))
+	}
 	s.handshake.open()
 	s.reply(c, reply)
-}
-
-// initialized runs when initialized has been posted. It opens the stream of the GET and
-// then releases the messages behind initialized.
-func (s *serverSession) initialized() {
-	at := s.endpoints.current()
-	if at.sse {
-		s.handshake.isReady()
-		return
-	}
-	s.listen(at, s.handshake.isReady)
-}
-
-// listen reads the messages that the server sends outside calls. It calls then when the
-// server has answered the GET, at the latest after hearTime.
-func (s *serverSession) listen(at *endpoint, then func()) {
-	l := &eventListener{t: s.t, at: at, message: s.outside(at), heard: soon(then)}
-	l.renew = func(ctx context.Context) bool {
-		_, f := s.renew(ctx, at)
-		return f == nil
-	}
-	if !s.spawn(l.run) {
-		l.heard()
-	}
+	close(greeted)
 }
 
 // runStreamable posts a call and answers it. If the server has forgotten the session, it
