@@ -106,20 +106,28 @@ func (s *session) listTasks(r *request) *jsonrpc.Error {
 		return jsonrpc.InvalidParams(err.Error())
 	case cursor != nil:
 		return unknownCursor
-	case !slices.ContainsFunc(r.upstreams.conns, haveTasks):
-		return jsonrpc.MethodNotFound(r.Method)
 	}
-	s.work(r, func(ctx context.Context) { s.mergeTasks(ctx, r, meta) })
+	s.work(r, func(ctx context.Context) {
+		// A client that was told of tasks may ask just after its upstream was replaced.
+		if r.upstreams.introduceAll(ctx, r); !slices.ContainsFunc(r.upstreams.conns, mayHaveTasks) {
+			s.fail(r, cmp.Or(r.upstreams.unreached(r.grant), jsonrpc.MethodNotFound(r.Method)))
+			return
+		}
+		s.mergeTasks(ctx, r, meta)
+	})
 	return nil
 }
 
 func haveTasks(u *upstreamConn) bool { return u.lists.Says().Declares("tasks") }
 
+// mayHaveTasks reports whether an upstream has tasks, or has not said.
+func mayHaveTasks(u *upstreamConn) bool { return u.lists.Says().Result == nil || haveTasks(u) }
+
 // mergeTasks answers with the tasks of the upstreams that could list them, or, if none could, with
 // the first failure.
 func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessage) {
 	set := r.upstreams
-	want := func(i int) bool { return haveTasks(set.conns[i]) }
+	want := func(i int) bool { return mayHaveTasks(set.conns[i]) }
 	found, failed := lists.Gather(ctx, listsOf(set.conns), r.Method, want, func(ctx context.Context, i int) (catalog.Collection, *lists.Failure) {
 		return set.conns[i].lists.Pages(ctx, r.Method, "tasks", meta)
 	})

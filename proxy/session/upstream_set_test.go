@@ -394,3 +394,35 @@ func openCalls(s *session) int {
 	calls, _ := s.client.Open()
 	return calls
 }
+
+// A client that was told of tasks may list them just after their upstream was replaced, before the new one has said
+// anything.
+func TestTasksOfAReplacedUpstream(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		hand := echo("b")
+		w.hands = map[string]func(*party, *jsonrpc.Message){"b": func(p *party, m *jsonrpc.Message) {
+			switch m.Method {
+			case "initialize":
+				p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"list":{}}},"serverInfo":{"name":"b","version":"1"}}}`)
+			case "tasks/list":
+				p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"tasks":[{"taskId":"t","status":"working"}]}}`)
+			default:
+				hand(p, m)
+			}
+		}}
+		w.initialize()
+		w.proxy.Update([]Upstream{{Name: "a"}, {Name: "b", Link: "other"}}, nil)
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tasks/list"}`)
+		synctest.Wait()
+		var answers []string
+		for _, m := range w.client.take() {
+			if strings.Contains(m, `"id":1`) {
+				answers = append(answers, m)
+			}
+		}
+		want := `{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"taskId":"b__t","status":"working"}]}}`
+		if len(answers) != 1 || answers[0] != want {
+			t.Errorf("got %v, want %s", answers, want)
+		}
+	})
+}
