@@ -102,7 +102,7 @@ func (c *client) connect(w *world, tokens func() string) (err error) {
 	select {
 	case ok := <-c.hello:
 		if !ok {
-			return errors.New("initialize failed")
+			return errInitialize
 		}
 		c.wire.send(&message{Method: "notifications/initialized"})
 		return nil
@@ -113,6 +113,8 @@ func (c *client) connect(w *world, tokens func() string) (err error) {
 		return errors.New("the connection ended before initialize had an outcome")
 	}
 }
+
+var errInitialize = errors.New("initialize failed")
 
 // abilities are what clients can be asked.
 var abilities = object{"elicitation": object{}, "sampling": object{}, "extensions": object{extensionTasks: object{}}}

@@ -12,14 +12,14 @@ func (c *client) follow() {
 	}
 	switch {
 	case c.kind.modern:
-		uris := make([]string, len(followed))
-		for i, server := range followed {
-			uris[i] = thingOf(server)
+		var uris []string
+		for _, server := range c.world.of(followed) {
+			uris = append(uris, thingOf(server))
 		}
 		c.wire.send(&message{ID: json.RawMessage(`"listen"`), Method: "subscriptions/listen", Params: encode(object{
 			"notifications": notifications{uris, true}, "_meta": c.meta()})})
 	default:
-		for _, server := range followed {
+		for _, server := range c.world.of(followed) {
 			c.mu.Lock()
 			c.last++
 			id := strconv.Itoa(c.last)

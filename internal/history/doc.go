@@ -8,6 +8,14 @@
 //	                    ├── network ──► remote servers
 //	                    └── network ──► host ──► servers
 //
+// The tests make such histories in memory, too, with the session, the host and the translation in a synctest bubble
+// (simulation_test.go): hundreds a second, in virtual time, with random pauses at each message.
+//
+//	go test -run TestSimulation -seeds 10000
+//
+//	clients ──► session ──┬───────────► host ──► servers
+//	                      └─ "link" ──► host ──► servers
+//
 // A seed gives the same plans of clients and faults again, and the same carrier of the link, not the same
 // interleaving. -repeat says how often an anomaly comes again.
 //

@@ -80,6 +80,8 @@ func now() int64 {
 
 // A recorder collects the events of this process. It may be used by many goroutines.
 type recorder struct {
+	clock func() int64 // called with mu held
+
 	mu     sync.Mutex
 	events []Event
 }
@@ -87,7 +89,7 @@ type recorder struct {
 func (r *recorder) add(by string, what What, of, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.events = append(r.events, Event{now(), by, what, of, text})
+	r.events = append(r.events, Event{r.clock(), by, what, of, text})
 }
 
 // take returns the events so far.
@@ -117,11 +119,17 @@ func (r *recorder) hang() {
 	}
 }
 
-// A journal is the file of one server process. Each line is one write, so that a killed process
-// leaves whole lines.
+// A journal is where one server process writes down what it does.
 type journal struct {
-	by string
+	by   string
+	keep func(by string, what What, of, text string)
+}
 
+func (j *journal) add(what What, of, text string) { j.keep(j.by, what, of, text) }
+
+// A journalFile keeps the journal of a process. Each line is one write, so that a killed process
+// leaves whole lines.
+type journalFile struct {
 	mu   sync.Mutex
 	file *os.File
 }
@@ -132,11 +140,11 @@ func openJournal(dir, name string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &journal{by: fmt.Sprintf("%s/%d", name, os.Getpid()), file: f}, nil
+	return &journal{fmt.Sprintf("%s/%d", name, os.Getpid()), (&journalFile{file: f}).add}, nil
 }
 
-func (j *journal) add(what What, of, text string) {
-	line, err := json.Marshal(Event{now(), j.by, what, of, text})
+func (j *journalFile) add(by string, what What, of, text string) {
+	line, err := json.Marshal(Event{now(), by, what, of, text})
 	if err != nil {
 		panic(err) // strings only
 	}

@@ -191,16 +191,6 @@ func (r *record) add(e Event, j *judge) {
 	}
 }
 
-// connections judges that no connection of a client ended without a reason.
-func (j *judge) connections() {
-	for name, c := range j.clients {
-		if c.over > 0 && c.why.What == Broken &&
-			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "expire tokens", "take descriptors") {
-			j.found(1, fmt.Sprintf("the connection of %s (%s) ended: %s", name, c.kind, c.why.Text), name)
-		}
-	}
-}
-
 // happened reports whether one of these faults began in the minute before a time. A fault may have effects
 // for so long as a host that is stopped, and pings that get no answer, take.
 func (j *judge) happened(at int64, faults ...string) bool {
@@ -208,30 +198,6 @@ func (j *judge) happened(at int64, faults ...string) bool {
 		return e.At < at && at-e.At < int64(time.Minute) &&
 			slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(e.Text, f) })
 	})
-}
-
-// outcome judges that there is exactly one, or at most one if the client did not wait for it.
-func (j *judge) outcome(r *record) {
-	client := j.clients[r.client]
-	over := client.over
-	switch {
-	case len(r.outcomes) > 1:
-		j.found(1, fmt.Sprintf("%s has %d outcomes", r.nonce, len(r.outcomes)), r.nonce)
-	case len(r.outcomes) > 0 || r.cancel != nil || r.lost:
-	case over == 0, j.waited(r, over), client.halfClosed() && r.sent < over && len(r.asked) == 0 && r.op.Task == "":
-		j.found(1, r.nonce+" has no outcome", r.nonce)
-	}
-}
-
-// halfClosed reports whether a client on stdio has only closed its end, and read what came until there was no more.
-// A question of the modern era is an answer then, to which it cannot reply; nor can it ask for the result of a task.
-func (l *life) halfClosed() bool {
-	return strings.HasSuffix(l.kind, "stdio") && l.why.What == Left && l.why.Text == "close"
-}
-
-// waited reports whether a client has left only after it had waited for the outcome in vain.
-func (j *judge) waited(r *record, over int64) bool {
-	return j.quiet > 0 && over-max(j.quiet, r.sent) > int64(j.patience-time.Second)
 }
 
 // execution judges how often the call was executed.

@@ -87,7 +87,7 @@ func (n *nemesis) run(ctx context.Context) {
 				n.rec.add("nemesis", Over, "", f.name+" "+on)
 			})
 		}
-		sleep(ctx, time.Duration(n.random.IntN(600))*time.Millisecond)
+		sleep(ctx, time.Duration(n.random.Int64N(int64(n.hurry))))
 	}
 	doing.Wait()
 }

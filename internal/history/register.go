@@ -13,11 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A register is the file that keeps the registers of a server over its processes, by key.
-type register string
+// A register keeps values of a server by key, over its processes.
+type register interface {
+	// apply does what a call asks for, and returns the value that its result has.
+	apply(a call) (int, error)
+}
 
-// apply does what a call asks for, and returns the value that its result has.
-func (r register) apply(a call) (int, error) {
+// A registerFile is a register that processes share.
+type registerFile string
+
+func (r registerFile) apply(a call) (int, error) {
 	if a.Do == "" {
 		return 0, nil
 	}
@@ -37,19 +42,24 @@ func (r register) apply(a call) (int, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
-	switch a.Do {
-	case "get":
+	if a.change(values); a.Do == "get" {
 		return values[a.Key], nil
-	case "set":
-		values[a.Key] = a.Value
-	case "add":
-		values[a.Key]++
 	}
 	if err := os.WriteFile(string(r)+".new", encode(values), 0o600); err != nil {
 		return 0, err
 	}
 	// A process that is killed leaves the old file or the new one.
 	return values[a.Key], os.Rename(string(r)+".new", string(r))
+}
+
+// change does to the values of a register what a call asks for.
+func (a *call) change(values map[string]int) {
+	switch a.Do {
+	case "set":
+		values[a.Key] = a.Value
+	case "add":
+		values[a.Key]++
+	}
 }
 
 // registerModel is what the registers of one key do, for the checker: the input is a call, and the output its

@@ -39,7 +39,7 @@ func runServer(args []string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{name: *name, modern: *era == "modern", journal: j, register: register(*dir + "/" + *name + ".register"),
+	s := &server{name: *name, modern: *era == "modern", journal: j, register: registerFile(*dir + "/" + *name + ".register"),
 		fault: *fault, tasks: map[string]*task{}}
 	j.add(Started, "", "")
 	if s.fault == "leave a process" {

@@ -134,10 +134,9 @@ func (c *connection) cancelTask(m *message, t *task) {
 	s.mu.Lock()
 	late := t.taken || t.state != "working"
 	if !late {
-		t.state = "cancelled"
+		t.state, t.result = "cancelled", object{"content": []object{}}
 		close(t.stop)
 		close(t.ended)
-		t.result = object{"content": []object{}}
 	}
 	view := t.view()
 	s.mu.Unlock()

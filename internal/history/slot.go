@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -23,6 +24,25 @@ type operation struct {
 	Resume      bool          `json:"resume,omitempty"`      // it resumes the response then
 }
 
+// usage is how clients use a world.
+type usage struct {
+	kinds   []kind
+	servers []string      // that they call; at least one of them is in followed
+	least   int           // operations of a client
+	most    int           // one more than a client may have
+	hurry   time.Duration // between two faults, at most
+}
+
+// of returns those of some servers that clients call.
+func (u *usage) of(some []string) (all []string) {
+	for _, s := range some {
+		if slices.Contains(u.servers, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
 // A slot is where one client comes after the other. Each is a plan that a seed gives.
 type slot struct {
 	world *world
@@ -34,7 +54,7 @@ type slot struct {
 func (s *slot) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		random := rand.New(rand.NewPCG(s.world.seed, uint64(s.phase)<<40|uint64(s.index)<<24|uint64(n)))
-		k := &kinds[(s.index+n)%len(kinds)]
+		k := &s.world.kinds[(s.index+n)%len(s.world.kinds)]
 		c := join(s.world, fmt.Sprintf("c%d.%d.%d", s.phase, n, s.index), k, func() string { return s.world.token(s.index) })
 		if c == nil {
 			sleep(ctx, 100*time.Millisecond)
@@ -50,7 +70,7 @@ func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
 	abrupt := random.IntN(3) == 0 // leaves with operations open
 	var doing sync.WaitGroup
 	room := make(chan struct{}, 1+random.IntN(6)) // operations at once
-	for i := range 10 + random.IntN(60) {
+	for i := range s.world.least + random.IntN(s.world.most-s.world.least) {
 		o := s.world.plan(random, fmt.Sprintf("%s:%d", c.name, i), c.kind.modern)
 		select {
 		case room <- struct{}{}:
@@ -83,7 +103,7 @@ func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] 
 
 // plan is the next operation of a client.
 func (w *world) plan(random *rand.Rand, nonce string, modern bool) *operation {
-	o := &operation{Server: pick(random, servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
+	o := &operation{Server: pick(random, w.servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
 	switch random.IntN(13) {
 	case 0:
 		return &operation{call: call{Nonce: nonce}} // a list
@@ -94,16 +114,19 @@ func (w *world) plan(random *rand.Rand, nonce string, modern bool) *operation {
 	case 4:
 		o.Ask = pick(random, []string{elicitation, sampling})
 	case 5, 6, 7:
-		o.Server = pick(random, followed)
+		o.Server = pick(random, w.of(followed))
 		o.Do, o.Key, o.Value = pick(random, []string{"get", "set", "add"}), pick(random, []string{"x", "y"}), random.IntN(1000)
 	case 8:
-		o.Server, o.Do = pick(random, followed), pick(random, []string{"touch", "touch", "grow"})
+		o.Server, o.Do = pick(random, w.of(followed)), pick(random, []string{"touch", "touch", "grow"})
 	case 9:
+		if w.of(tasking[modern]) == nil {
+			break
+		}
 		o.Task, o.MS = pick(random, []string{"result", "cancel"}), random.IntN(300)
-		o.Server, o.CancelTask = pick(random, tasking[modern]), time.Duration(random.IntN(200))*time.Millisecond
+		o.Server, o.CancelTask = pick(random, w.of(tasking[modern])), time.Duration(random.IntN(200))*time.Millisecond
 	case 10:
 		method := pick(random, []string{"tasks/get", "tasks/cancel", "tasks/list"})
-		if method == "tasks/list" && modern { // that era has no such list
+		if method == "tasks/list" && (modern || w.of(tasking[modern]) == nil) { // that era has no such list
 			method = "tasks/get"
 		}
 		return &operation{Method: method, call: call{Nonce: nonce}}

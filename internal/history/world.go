@@ -21,8 +21,9 @@ import (
 // A world is all that runs: a proxy, a host behind a link, a remote server of each era, and networks
 // between them.
 type world struct {
-	seed   uint64
-	dir    string
+	seed uint64
+	dir  string
+	usage
 	binary string // the proxy
 	self   string // this program, which is the servers', too
 	rec    *recorder
@@ -65,7 +66,7 @@ func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{seed: seed, dir: dir, binary: binary, self: self, rec: &recorder{}, plant: p,
+	w := &world{seed: seed, dir: dir, usage: usage{kinds, servers, 10, 70, 600 * time.Millisecond}, binary: binary, self: self, rec: &recorder{clock: now}, plant: p,
 		carrier: carriers[seed%uint64(len(carriers))], links: map[string]*network{}, processes: map[string]*process{},
 		running: map[string]string{}}
 	w.patience, w.giveUp = context.WithCancel(context.Background())

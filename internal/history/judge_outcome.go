@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// connections judges that no connection of a client ended without a reason.
+func (j *judge) connections() {
+	for name, c := range j.clients {
+		if c.over > 0 && c.why.What == Broken &&
+			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "expire tokens", "take descriptors") &&
+			!(c.why.Text == errInitialize.Error() && j.isSole() && j.happened(c.over, "kill", "stop", "cut", "restart host", "reload")) {
+			j.found(1, fmt.Sprintf("the connection of %s (%s) ended: %s", name, c.kind, c.why.Text), name)
+		}
+	}
+}
+
+// isSole reports whether there is one server alone, whose failure is that of initialize.
+func (j *judge) isSole() bool {
+	sole := ""
+	for _, e := range j.events {
+		if name, _, _ := strings.Cut(e.By, "/"); e.What == Started {
+			if sole != "" && sole != name {
+				return false
+			}
+			sole = name
+		}
+	}
+	return sole != ""
+}
+
+// outcome judges that there is exactly one, or at most one if the client did not wait for it.
+func (j *judge) outcome(r *record) {
+	client := j.clients[r.client]
+	over := client.over
+	switch {
+	case len(r.outcomes) > 1:
+		j.found(1, fmt.Sprintf("%s has %d outcomes", r.nonce, len(r.outcomes)), r.nonce)
+	case len(r.outcomes) > 0 || r.cancel != nil || r.lost:
+	case over == 0, j.waited(r, over), j.halfClosed(client) && r.sent < over && len(r.asked) == 0 && r.op.Task == "":
+		j.found(1, r.nonce+" has no outcome", r.nonce)
+	}
+}
+
+// halfClosed reports whether a client on stdio has only closed its end, and read what came until there was no more.
+// A question of the modern era is an answer then, to which it cannot reply; nor can it ask for the result of a task.
+// Pipes in memory end with the proxy.
+func (j *judge) halfClosed(l *life) bool {
+	return strings.HasSuffix(l.kind, "stdio") && l.why.What == Left &&
+		(l.why.Text == "close" || l.why.Text == halfClose && !j.happened(l.over+int64(time.Second), "restart proxy"))
+}
+
+// halfClose is what a client in memory does that leaves as with "close".
+const halfClose = "half-close"
+
+// waited reports whether a client has left only after it had waited for the outcome in vain.
+func (j *judge) waited(r *record, over int64) bool {
+	return j.quiet > 0 && over-max(j.quiet, r.sent) > int64(j.patience-time.Second)
+}
