@@ -55,6 +55,7 @@ func (c *memberCall) hear(m *jsonrpc.Message) {
 	switch {
 	case c == nil || notes.Method.OnListen && !c.listens:
 	case m.Method == mcp.MethodLog && !wants(levelIn(notes), c.logs):
+		c.member.s.dropUnasked()
 	default:
 		if params, ok := c.params(m); ok {
 			c.member.put(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.request.ID})
@@ -104,6 +105,7 @@ func (s *sharedSession) unnamed(m *jsonrpc.Message) {
 			return
 		}
 	}
+	s.dropUnasked()
 }
 
 // callsOfOneLocked returns the calls at the server, oldest first, if a log message can only concern the client

@@ -61,6 +61,7 @@ type sharedSession struct {
 	timers    timers.Set
 	wg        sync.WaitGroup // calls of ambiguous
 	own       jsonrpc.Room   // of our own messages, unbounded
+	unasked   atomic.Int64   // log messages that no request has asked for
 	used      atomic.Int64   // when a client joined or a call was over, in ns since 1970, if the upstream has an Idle
 
 	mu       sync.Mutex // guards the fields below and the members' fields that say so
@@ -174,6 +175,11 @@ type memberCall struct {
 
 // callOf returns the memberCall of a Call to a session's server.
 func callOf(c *peer.Call) *memberCall { return c.Value.(*memberCall) }
+
+// dropUnasked counts a log message of a level for which no request has asked.
+func (s *sharedSession) dropUnasked() {
+	s.log.Debug("log message dropped: no request asks for its level", "dropped", s.unasked.Add(1))
+}
 
 // dropLocked counts a message that could concern any of several clients.
 func (s *sharedSession) dropLocked(m *jsonrpc.Message) {
