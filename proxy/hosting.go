@@ -33,8 +33,9 @@ type hosting struct {
 	required    required
 	proxies     linkedProxies
 	rejections  rejections
-	perUpstream int         // streams that clients may have to each upstream
-	tap         observe.Tap // of a Host; nil in a Proxy, whose sessions have taps
+	perUpstream int                                              // streams that clients may have to each upstream
+	tap         observe.Tap                                      // of a Host; nil in a Proxy, whose sessions have taps
+	listed      func(upstream, tool string) ([]mcp.Mirror, bool) // what the catalog of a Proxy has; a Host has none
 
 	mu      sync.Mutex                 // held by adopt and stop; guards the fields below
 	configs map[string]config.Upstream // of the upstreams of host, by name
@@ -55,6 +56,7 @@ func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 		store:       lists.NoStore(),
 		perUpstream: streamsEach * cfg.Limits.Sessions,
 		remotes:     make(map[string]*remote.Server),
+		listed:      func(string, string) ([]mcp.Mirror, bool) { return nil, false },
 	}
 	if !local { // a local proxy has a store of its own
 		h.store = openStore(cfg, o)
@@ -105,6 +107,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		}
 		if r := remotes[u.Name]; r != nil {
 			r.Happened = h.host.Hooks.Happened
+			r.Listed = func(tool string) ([]mcp.Mirror, bool) { return h.listed(u.Name, tool) }
 		}
 	}
 	for name, old := range h.configs {

@@ -85,6 +85,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p.router.Starting, p.host.required.into = p.host.isStarting, p.router.LearnFrom
+	p.host.listed = p.router.Catalog.Mirrors
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
 	p.local = newLocalLink(cfg, p.host, o)
 	if p.links, err = newLinks(cfg, p.router, o); err != nil {

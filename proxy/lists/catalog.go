@@ -162,6 +162,21 @@ func (c *Catalog) othersLocked(k Key) (latest *Entry, n int, same bool) {
 	return latest, n, same
 }
 
+// Mirrors returns the parameters of an upstream's tool that headers repeat, and whether the latest
+// list of any era has the tool.
+func (c *Catalog) Mirrors(upstream, tool string) (mirrors []mcp.Mirror, listed bool) {
+	for _, era := range []mcp.Era{mcp.Modern, mcp.Legacy} {
+		e := c.Any(Key{Upstream: upstream, Era: era})
+		if e == nil || e.Lists[catalog.Tools] == nil {
+			continue
+		}
+		if t := e.Lists[catalog.Tools].Table; t.Has(tool) {
+			return t.Mirrors(tool), true
+		}
+	}
+	return nil, false
+}
+
 // Keep forgets the entries of an upstream and era for other capabilities than those of a key.
 func (c *Catalog) Keep(k Key) {
 	c.mu.Lock()

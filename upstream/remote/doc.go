@@ -65,7 +65,8 @@
 //   - A call whose stream breaks off gets the connection-closed error, unless it has no
 //     effects: then it is posted once more, with an id of our own.
 //   - The Server remembers which arguments a tool wants repeated in headers, from all lists
-//     that pass, and from a list that it makes before a call of an unknown tool. After
+//     that pass, from Listed, and from a list that it makes before a call of a tool that
+//     neither has. After
 //     -32020 it lists again and posts the call once more. Tools with malformed annotations
 //     are removed from lists.
 //   - Subscriptions take no slot of MaxConcurrent.

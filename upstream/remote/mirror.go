@@ -30,9 +30,12 @@ const (
 )
 
 // tools remembers which arguments a server's tools want repeated in headers. It learns from
-// all lists that pass, and from those made for a call.
+// all lists that pass, from those made for a call, and from Server.Listed.
 type tools struct {
-	t    *transport    // static
+	// Static after construction.
+	t      *transport
+	before func(tool string) ([]mcp.Mirror, bool) // Server.Listed
+
 	turn chan struct{} // has an element while a list is made for a call; capacity 1
 
 	mu     sync.Mutex // guards the fields below
@@ -47,6 +50,17 @@ type tool struct {
 	mirrors []mcp.Mirror
 	fault   string // why clients must not see the tool; "" if they may
 	bytes   int
+}
+
+func newTool(name string, mirrors []mcp.Mirror) tool {
+	n := tool{mirrors: mirrors, bytes: len(name)}
+	for _, m := range mirrors {
+		n.bytes += len(m.Header)
+		for _, key := range m.Path {
+			n.bytes += len(key) + 16
+		}
+	}
+	return n
 }
 
 // mirrors returns the arguments of a tool that headers repeat.
@@ -85,15 +99,9 @@ func (t *tools) learn(result json.RawMessage, log *slog.Logger) json.RawMessage 
 func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 	name, named := jsonrpc.Unquote(member(definition, "name"))
 	mirrors, err := mcp.Mirrors(member(definition, "inputSchema"))
-	next := tool{mirrors: mirrors, bytes: len(name)}
+	next := newTool(name, mirrors)
 	if err != nil {
 		next = tool{fault: err.Error(), bytes: len(name) + len(err.Error())}
-	}
-	for _, m := range next.mirrors {
-		next.bytes += len(m.Header)
-		for _, key := range m.Path {
-			next.bytes += len(key) + 16
-		}
 	}
 	if named && t.put(name, next) && next.fault != "" {
 		log.Warn("tool left out: its header annotations are malformed", "tool", clip(name), "err", clip(next.fault))
@@ -106,6 +114,10 @@ func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
 func (t *tools) put(name string, next tool) (changed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.putLocked(name, next)
+}
+
+func (t *tools) putLocked(name string, next tool) (changed bool) {
 	last, known := t.known[name]
 	t.forgetLocked(name)
 	if next.bytes > maxToolBytes {
@@ -141,8 +153,26 @@ func clip(text string) string {
 	return string(bytes.ToValidUTF8([]byte(text[:most]), nil)) + "…"
 }
 
-// learnFor lists the tools if m calls an unknown one. It returns the round of the tools
-// that are known now.
+// adopt records a tool that Server.Listed knows, unless it is known. It reports whether it is
+// now.
+func (t *tools) adopt(name string) bool {
+	if t.before == nil {
+		return false
+	}
+	mirrors, listed := t.before(name)
+	if !listed {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.known[name]; !known { // a list that has passed meanwhile is newer
+		t.putLocked(name, newTool(name, mirrors))
+	}
+	return true
+}
+
+// learnFor lists the tools if m calls one that nobody has listed. It returns the round of the
+// tools that are known now.
 func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	name, ok := mcp.Read(m).Text(mcp.Key)
 	if m.Method != mcp.MethodToolsCall || !ok {
@@ -153,7 +183,7 @@ func (t *tools) learnFor(ctx context.Context, m *jsonrpc.Message) (round int) {
 	lately := !t.listed.IsZero() && time.Since(t.listed) < relistAfter
 	round = t.rounds
 	t.mu.Unlock()
-	if known || lately {
+	if known || lately || t.adopt(name) {
 		return round
 	}
 	t.refresh(ctx, m, round)

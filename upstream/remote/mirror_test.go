@@ -310,3 +310,30 @@ func TestRelist(t *testing.T) {
 		t.Errorf("listed %d times", n)
 	}
 }
+
+// TestToolHeadersListedBefore makes no list for a tool that an earlier one had. If that was
+// out of date, the server says so.
+func TestToolHeadersListedBefore(t *testing.T) {
+	f := newCatalog(t, "Mcp-Param-Region", regional("sql", "Region"))
+	s, _ := server(t, f.URL)
+	header := "Mcp-Param-Region"
+	s.Listed = func(tool string) ([]mcp.Mirror, bool) {
+		return []mcp.Mirror{{Header: header, Path: []string{"region"}, Type: "string"}}, tool == "sql"
+	}
+	call := func(s *Server, lists int32) {
+		t.Helper()
+		c := dialModern(t, s)
+		c.request(1, mcp.MethodToolsCall, params(arguments))
+		wantResult(t, c.recv(), 1, `{"content":[]}`)
+		if n := f.lists.Load(); n != lists {
+			t.Errorf("listed %d times, want %d", n, lists)
+		}
+	}
+	call(s, 0)
+	f.set("Mcp-Param-Zone", regional("sql", "Zone"))
+	call(s, 1)
+	call(s, 1) // and the new list counts
+	other, _ := server(t, f.URL)
+	other.Listed = func(string) ([]mcp.Mirror, bool) { return nil, false }
+	call(other, 2)
+}

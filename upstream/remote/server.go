@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
@@ -30,6 +31,11 @@ type Server struct {
 	// Forward are the headers of clients that are sent, in canonical form: those in the ctx of Dial,
 	// DialModern and Probe, and those that came with a message (jsonrpc.Forwarded).
 	Forward []string
+
+	// Listed returns the arguments of a tool that headers repeat, as an earlier list of the server
+	// says, and whether there is one that has the tool. Then a call of it needs no new list. Nil:
+	// there is none.
+	Listed func(tool string) (mirrors []mcp.Mirror, listed bool)
 
 	Credentials Credentials // sent with each request, overriding Headers and HeadersFrom; nil: none
 
@@ -67,7 +73,7 @@ func (s *Server) prepare() *transport {
 		if s.MaxConcurrent > 0 {
 			s.transport.slots = semaphore.NewWeighted(int64(s.MaxConcurrent))
 		}
-		s.tools = &tools{t: s.transport, turn: make(chan struct{}, 1)}
+		s.tools = &tools{t: s.transport, before: s.Listed, turn: make(chan struct{}, 1)}
 	})
 	return s.transport
 }
