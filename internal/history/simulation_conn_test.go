@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"math/rand/v2"
 	"sync"
@@ -70,8 +69,8 @@ func newPartyConn(c *jsonrpc.PipeConn, p *pauses) *partyConn {
 	return e
 }
 
-// read receives messages until there is no more.
-func (e *partyConn) read(take func(m *message)) error {
+// read receives messages until there is no more, each with the id of the request to which it says that it belongs.
+func (e *partyConn) read(take func(m *message, related string)) error {
 	defer e.stop()
 	for {
 		m, err := e.Recv()
@@ -84,7 +83,7 @@ func (e *partyConn) read(take func(m *message)) error {
 		if err := json.Unmarshal(m.Append(nil), &ours); err != nil {
 			panic(err) // the proxy wrote it
 		}
-		take(&ours)
+		take(&ours, m.Related.String())
 	}
 }
 
@@ -169,84 +168,4 @@ func (e *partyConn) thaw() {
 	if over != nil {
 		<-over
 	}
-}
-
-// A memoryWire is a client's end of a Conn.
-type memoryWire struct {
-	*partyConn
-	done chan struct{} // closed when nothing arrives any more
-}
-
-func newMemoryWire(c *partyConn, to receiver) *memoryWire {
-	w := &memoryWire{c, make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		to.ended(c.read(to.receive))
-	}()
-	return w
-}
-
-func (w *memoryWire) send(m *message)  { w.push(m, "") }
-func (w *memoryWire) cancel(id string) { notifyCancelled(w, id) }
-
-func (w *memoryWire) leave(how string) {
-	if how == halfClose {
-		w.finish()
-	} else {
-		w.stop()
-	}
-	<-w.done
-}
-
-// A memoryServer is a server's end of a Conn.
-type memoryServer struct {
-	*partyConn
-	serves *connection
-	ctx    context.Context
-	end    context.CancelFunc
-}
-
-// newMemoryServer returns a server that is not run yet. relates is whether its messages say to which request they belong.
-func newMemoryServer(s *server, relates bool, c *partyConn) *memoryServer {
-	m := &memoryServer{partyConn: c}
-	m.ctx, m.end = context.WithCancel(context.Background())
-	m.serves = newConnection(s, func(request string, what *message) {
-		if !relates {
-			request = ""
-		}
-		c.push(what, request)
-	})
-	return m
-}
-
-func (s *memoryServer) run() {
-	defer s.end()
-	_ = s.read(func(m *message) { s.serves.handle(s.ctx, m) })
-}
-
-// kill ends the server in one of the ways in which servers end.
-func (s *memoryServer) kill(way int) {
-	switch way {
-	case 0: // its process is killed
-		s.end()
-		_ = s.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true})
-	case 1: // its connection breaks
-		s.end()
-		s.stop()
-	case 2: // it closes its output, and goes on
-		s.finish()
-	}
-}
-
-// A memoryRegister is a register that all servers of a name share.
-type memoryRegister struct {
-	mu     sync.Mutex
-	values map[string]int
-}
-
-func (r *memoryRegister) apply(a call) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a.change(r.values)
-	return r.values[a.Key], nil
 }

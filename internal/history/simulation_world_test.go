@@ -25,6 +25,7 @@ type simulation struct {
 	log    *eventLog
 
 	registers map[string]register
+	traits    map[string]traits
 
 	mu        sync.Mutex // guards the fields below
 	proxy     *memoryProxy
@@ -42,7 +43,7 @@ func simulate(seed uint64, p *plant) (events []Event, logs []byte, left []Anomal
 	if s.random.IntN(2) == 0 && p == nil {
 		o.faults = s.faults()
 	}
-	o.phase(context.Background(), s.world, 0, time.Duration(1+s.random.IntN(100))*time.Millisecond)
+	o.phase(context.Background(), s.world, 0, time.Duration(1+s.random.Int64N(5*int64(s.gap))))
 	left = s.left()
 	s.finish()
 	return s.rec.take(), s.log.take(), left
@@ -54,16 +55,36 @@ func newSimulation(seed uint64, p *plant) *simulation {
 		last = max(last+1, int64(time.Since(began)))
 		return last
 	}
-	s := &simulation{random: rand.New(rand.NewPCG(seed, 1)), log: &eventLog{}, registers: map[string]register{}, live: map[string][]*memoryServer{}}
+	s := &simulation{random: rand.New(rand.NewPCG(seed, 1)), log: &eventLog{}, registers: map[string]register{}, traits: map[string]traits{}, live: map[string][]*memoryServer{}}
 	s.world = &world{seed: seed, rec: &recorder{clock: clock}, plant: p, running: map[string]string{}}
 	s.patience, s.giveUp = context.WithCancel(context.Background())
-	s.usage = usage{s.kinds(), s.choose(), 2, 8, 50 * time.Millisecond}
+	gap := pick(s.random, []time.Duration{20 * time.Millisecond, 20 * time.Millisecond, 500 * time.Millisecond})
+	s.usage = usage{s.kinds(), s.choose(), 2, 8, gap, pick(s.random, []time.Duration{0, 3 * time.Second}), 2 * gap}
 	for _, name := range s.servers {
 		s.registers[name] = &memoryRegister{values: map[string]int{}}
+		s.traits[name] = s.draw(name)
 	}
 	s.far = s.newHost(isFar)
 	s.proxy = s.newProxy()
 	return s
+}
+
+// traits are how a server is configured.
+type traits struct {
+	shared, remote bool
+	modern, known  bool // its era, and whether that is configured
+	lazy           bool
+	rest           time.Duration // idleStop
+}
+
+// draw returns the traits of a server: those that its name says, and random ones.
+func (s *simulation) draw(name string) traits {
+	t := traits{shared: strings.HasSuffix(name, "common"), remote: strings.HasSuffix(name, "remote"), modern: strings.HasPrefix(name, "modern")}
+	t.known, t.lazy = !t.remote || s.random.IntN(2) == 0, s.random.IntN(2) == 0
+	if s.random.IntN(4) == 0 {
+		t.rest = time.Duration(1+s.random.IntN(100)) * time.Millisecond
+	}
+	return t
 }
 
 func isFar(name string) bool { return strings.HasPrefix(name, "far") }
@@ -86,6 +107,7 @@ func (s *simulation) kinds() []kind {
 		{"stdio", false, s.dial, []string{halfClose, "vanish"}},
 		{"modern WebSocket", true, s.dial, []string{"hang up", "vanish"}},
 		{"modern stdio", true, s.dial, []string{halfClose, "vanish"}},
+		{"modern HTTP", true, s.dialPosts, []string{"vanish"}},
 	}
 	s.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all
@@ -110,7 +132,7 @@ func (s *simulation) dial(_ *world, _ func() string, to receiver) (wire, error) 
 	s.mu.Lock()
 	p := s.proxy
 	s.mu.Unlock()
-	who := &identity.Identity{Principal: identity.Principal{Kind: identity.Token, Name: principalOf(to.(*client).name)}}
+	who := &identity.Identity{Principal: tokenOf(principalOf(to.(*client).name))}
 	near, other, pauses := s.pipe()
 	p.serving.Go(func() { _ = p.router.Serve(p.ctx, who, "", near) })
 	return newMemoryWire(newPartyConn(other, pauses), to), nil
@@ -123,10 +145,13 @@ type memoryProxy struct {
 	ctx     context.Context // of its sessions
 	end     context.CancelFunc
 	serving sync.WaitGroup
+
+	mu         sync.Mutex // guards the field below
+	principals map[string]*memoryPrincipal
 }
 
 func (s *simulation) newProxy() *memoryProxy {
-	p := &memoryProxy{near: s.newHost(func(name string) bool { return !isFar(name) })}
+	p := &memoryProxy{principals: map[string]*memoryPrincipal{}, near: s.newHost(func(name string) bool { return !isFar(name) })}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	p.router = &session.Router{
 		Upstreams: s.configured(), ID: fmt.Sprint(s.processes), Log: slog.New(s.log),
@@ -147,14 +172,24 @@ func (s *simulation) newProxy() *memoryProxy {
 // configured returns the upstreams as the router knows them.
 func (s *simulation) configured() (all []session.Upstream) {
 	for i, name := range s.servers {
-		u := session.Upstream{Name: name, Prefix: &s.servers[i], Shared: strings.HasSuffix(name, "common") || strings.HasSuffix(name, "remote"),
-			Lazy: (s.seed>>i)&1 == 1, Digest: fmt.Sprint(name, s.version)}
+		t := s.traits[name]
+		u := session.Upstream{Name: name, Prefix: &s.servers[i], Shared: t.shared || t.remote, Lazy: t.lazy, IdleStop: t.rest, Digest: fmt.Sprint(name, s.version)}
 		if isFar(name) {
 			u.Link = "link"
 		}
 		all = append(all, u)
 	}
 	return all
+}
+
+// expire ends the Conns of principals, which nobody uses.
+func (p *memoryProxy) expire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, c := range p.principals {
+		c.stop()
+		delete(p.principals, name)
+	}
 }
 
 // stop drains a proxy and ends it.
@@ -183,7 +218,8 @@ func (s *simulation) newHost(has func(name string) bool) *memoryHost {
 	h := &memoryHost{streams: map[*jsonrpc.PipeConn]struct{}{}}
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.host = &upstream.Host{Log: slog.New(s.log), Upstreams: map[string]upstream.Upstream{}}
-	h.bridge = &eras.Bridge{Open: h.host.Open, Log: slog.New(s.log), Relates: func(name string) bool { return strings.HasSuffix(name, "remote") }}
+	h.bridge = &eras.Bridge{Open: h.host.Open, SuspendFor: 5 * time.Second, Log: slog.New(s.log),
+		Relates: func(name string) bool { return s.traits[name].remote }, IdleOf: func(name string) time.Duration { return s.traits[name].rest }}
 	h.host.Bridge = h.bridge
 	for _, name := range s.servers {
 		if has(name) {
@@ -195,30 +231,36 @@ func (s *simulation) newHost(has func(name string) bool) *memoryHost {
 
 // upstream describes a server to its host.
 func (s *simulation) upstream(name string) upstream.Upstream {
-	modern := strings.HasPrefix(name, "modern")
-	begin := func(ctx context.Context) (jsonrpc.Conn, error) { return s.begin(ctx, name, modern) }
-	u := upstream.Upstream{Shared: strings.HasSuffix(name, "common"), Relates: strings.HasSuffix(name, "remote"), Era: mcp.Legacy, Dial: begin}
-	if modern {
-		u.Era, u.DialModern = mcp.Modern, begin
+	t := s.traits[name]
+	begin := func(ctx context.Context) (jsonrpc.Conn, error) { return s.begin(ctx, name) }
+	u := upstream.Upstream{Shared: t.shared, Relates: t.remote, IdleStop: t.rest, Era: mcp.Legacy, Dial: begin, DialModern: begin}
+	switch {
+	case !t.known:
+		u.Era, u.Probe = "", func(context.Context) (bool, error) {
+			time.Sleep(time.Millisecond)
+			return t.modern, nil
+		}
+	case t.modern:
+		u.Era = mcp.Modern
 	}
 	return u
 }
 
 // begin begins a connection to a server. All connections to a remote one are to one process.
-func (s *simulation) begin(ctx context.Context, name string, modern bool) (jsonrpc.Conn, error) {
+func (s *simulation) begin(ctx context.Context, name string) (jsonrpc.Conn, error) {
 	near, other, pauses := s.pipe()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var of *server
-	if all := s.live[name]; strings.HasSuffix(name, "remote") && len(all) > 0 {
+	if all := s.live[name]; s.traits[name].remote && len(all) > 0 {
 		of = all[0].serves.server
 	} else {
 		s.processes++
-		of = &server{name: name, modern: modern, register: s.registers[name], fault: s.plant.server(), tasks: map[string]*task{},
+		of = &server{name: name, modern: s.traits[name].modern, register: s.registers[name], fault: s.plant.server(), tasks: map[string]*task{},
 			journal: &journal{fmt.Sprintf("%s/%d", name, s.processes), s.rec.add}}
 		of.journal.add(Started, "", "")
 	}
-	m := newMemoryServer(of, strings.HasSuffix(name, "remote"), newPartyConn(other, pauses))
+	m := newMemoryServer(of, s.traits[name].remote, newPartyConn(other, pauses))
 	s.live[name] = append(s.live[name], m)
 	context.AfterFunc(ctx, func() { near.Close() })
 	go func() {
@@ -265,8 +307,10 @@ func (h *memoryHost) stop() {
 
 // left returns what the proxy holds though all clients have left.
 func (s *simulation) left() (all []Anomaly) {
-	time.Sleep(10 * time.Second) // of grace for servers
+	time.Sleep(10 * time.Second) // of grace for servers, and for calls that wait for a client of a principal
 	calls, _ := s.proxy.router.Calls(10)
+	s.proxy.expire()
+	time.Sleep(time.Second)
 	for what, n := range map[string]int{"sessions": len(s.proxy.router.Sessions()), "requests": len(calls),
 		"requests at hosts": len(s.proxy.near.host.Calls()) + len(s.far.host.Calls()),
 		"suspended calls":   s.proxy.near.bridge.Suspended() + s.far.bridge.Suspended()} {

@@ -30,6 +30,8 @@ type usage struct {
 	servers []string      // that they call; at least one of them is in followed
 	least   int           // operations of a client
 	most    int           // one more than a client may have
+	gap     time.Duration // between two operations, at most
+	linger  time.Duration // of a client with nothing to do, at most; 0 for none
 	hurry   time.Duration // between two faults, at most
 }
 
@@ -83,10 +85,13 @@ func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
 			c.do(o)
 			<-room
 		})
-		sleep(ctx, time.Duration(random.IntN(20))*time.Millisecond)
+		sleep(ctx, time.Duration(random.Int64N(int64(s.world.gap))))
 	}
 	if !abrupt || ctx.Err() != nil {
 		doing.Wait()
+	}
+	if s.world.linger > 0 {
+		sleep(c.over, time.Duration(random.Int64N(int64(s.world.linger))))
 	}
 	c.leave(how)
 	doing.Wait()

@@ -66,7 +66,7 @@ func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{seed: seed, dir: dir, usage: usage{kinds, servers, 10, 70, 600 * time.Millisecond}, binary: binary, self: self, rec: &recorder{clock: now}, plant: p,
+	w := &world{seed: seed, dir: dir, usage: usage{kinds, servers, 10, 70, 20 * time.Millisecond, 0, 600 * time.Millisecond}, binary: binary, self: self, rec: &recorder{clock: now}, plant: p,
 		carrier: carriers[seed%uint64(len(carriers))], links: map[string]*network{}, processes: map[string]*process{},
 		running: map[string]string{}}
 	w.patience, w.giveUp = context.WithCancel(context.Background())
