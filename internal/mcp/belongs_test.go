@@ -63,6 +63,8 @@ func TestAnsweredAs(t *testing.T) {
 		{`{` + sub + `:7}`, `{` + sub + `:7}`},
 		{`{"code":1,"data":{"_meta":{` + sub + `:7}}}`, `{"code":1,"data":{"_meta":{` + sub + `:"c"}}}`},
 		{`{"code":1,"data":"subscriptionId"}`, `{"code":1,"data":"subscriptionId"}`},
+		{`{"data":"text","_meta":{` + sub + `:7}}`, `{"data":"text","_meta":{` + sub + `:"c"}}`},
+		{`{"data":[7],"_meta":{` + sub + `:7}}`, `{"data":[7],"_meta":{` + sub + `:"c"}}`},
 	} {
 		theirs, _ := jsonrpc.ParseID([]byte(`"c"`))
 		if got := AnsweredAs([]byte(c.text), jsonrpc.IntID(7), theirs); string(got) != c.want {
