@@ -3,6 +3,7 @@
 //
 //	go run . -duration 60s -seed 7      one history, with faults
 //	go run . -plant all                 prove that the judge finds what it is for; two minutes
+//	go run . -soak 2h                   use one proxy for long, and draw what it holds each second
 //
 //	clients ──► proxy ──┬── pipes ─────────► servers   each server process appends what it does to its journal
 //	                    ├── network ──► remote servers
@@ -38,6 +39,11 @@
 // A run prints its seed, and of an anomaly the shortest part of the history that shows it: what the operations did in
 // all histories and journals, and the faults that overlap. Both are in the run's directory, as history.txt and
 // anomaly-N.txt, and operations on a register that are not linearizable are drawn in anomaly-N.html.
+//
+// A soak goes on in slices of a minute at most, each of which is judged as a history. Its clients use a third of the
+// machine, the CPU time of the proxy, servers and clients together; their pauses are adjusted to that. There is a fault
+// each few seconds, and a reload each half minute on average; nothing restarts the proxy, which runs with the
+// environment of this program. What it holds and how long calls take must not grow: see quantities, trend and rates.
 //
 // All times are of the monotonic clock of the machine, so that the lines of all processes can be put in order.
 package main

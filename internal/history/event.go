@@ -99,6 +99,15 @@ func (r *recorder) take() []Event {
 	return append([]Event(nil), r.events...)
 }
 
+// drain returns the events so far, and forgets them.
+func (r *recorder) drain() []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.events
+	r.events = nil
+	return all
+}
+
 // hang says of each client that is not gone what it waits for.
 func (r *recorder) hang() {
 	doing := map[string]string{}

@@ -43,6 +43,7 @@ type options struct {
 	faults   []fault
 	repeat   int
 	plant    string
+	soak     time.Duration
 	proxy    string // its binary
 	dir      string
 }
@@ -74,6 +75,7 @@ func parse() options {
 	flag.IntVar(&o.repeat, "repeat", 1, "make so many histories of the same plans, and say how many have an anomaly")
 	flag.StringVar(&o.plant, "plant", "", "plant a `fault`, or all of them one after the other, which the judge must find: "+
 		strings.Join(slices.Sorted(maps.Keys(plants)), ", "))
+	flag.DurationVar(&o.soak, "soak", 0, "use one proxy for so long, and judge what it holds more and more of")
 	flag.StringVar(&o.proxy, "proxy", "", "check this `binary` instead of building this tree's")
 	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
 	flag.Parse()
@@ -105,7 +107,10 @@ func check(ctx context.Context, o options) error {
 	if o.proxy, err = build(o); err != nil {
 		return err
 	}
-	if o.plant == "all" {
+	switch {
+	case o.soak > 0:
+		return o.endure(ctx)
+	case o.plant == "all":
 		return prove(ctx, o)
 	}
 	fmt.Printf("seed %d for %v\n", o.seed, o.duration)
@@ -168,7 +173,8 @@ func (o options) run(ctx context.Context, planted string) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := newWorld(dir, o.proxy, o.seed, p)
+	// What a burst leaves is freed, so that samples can be compared.
+	w, err := newWorld(dir, o.proxy, o.seed, p, "GOMEMLIMIT=96MiB")
 	if err != nil {
 		return nil, errors.Join(err, fmt.Errorf("see %s", dir))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -85,7 +86,7 @@ func (s *slot) live(ctx context.Context, c *client, random *rand.Rand) {
 			c.do(o)
 			<-room
 		})
-		sleep(ctx, time.Duration(random.Int64N(int64(s.world.gap))))
+		sleep(ctx, time.Duration(random.Int64N(cmp.Or(s.world.pause.Load(), int64(s.world.gap)))))
 	}
 	if !abrupt || ctx.Err() != nil {
 		doing.Wait()

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -24,8 +25,10 @@ type world struct {
 	seed uint64
 	dir  string
 	usage
-	binary string // the proxy
-	self   string // this program, which is the servers', too
+	binary string       // the proxy
+	self   string       // this program, which is the servers', too
+	env    []string     // of what it starts, besides its own
+	pause  atomic.Int64 // how long clients pause at most between operations, in nanoseconds; 0 for the gap of the usage
 	rec    *recorder
 	plant  *plant
 
@@ -60,15 +63,15 @@ var tasking = map[bool][]string{
 
 func (w *world) url() string { return "http://" + w.address }
 
-// newWorld starts everything. The directory is left to the caller.
-func newWorld(dir, binary string, seed uint64, p *plant) (*world, error) {
+// newWorld starts everything, with more in the environment. The directory is left to the caller.
+func newWorld(dir, binary string, seed uint64, p *plant, env ...string) (*world, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	w := &world{seed: seed, dir: dir, usage: usage{kinds, servers, 10, 70, 20 * time.Millisecond, 0, 600 * time.Millisecond}, binary: binary, self: self, rec: &recorder{clock: now}, plant: p,
 		carrier: carriers[seed%uint64(len(carriers))], links: map[string]*network{}, processes: map[string]*process{},
-		running: map[string]string{}}
+		running: map[string]string{}, env: env}
 	w.patience, w.giveUp = context.WithCancel(context.Background())
 	if err := os.Mkdir(w.journals(), 0o700); err != nil {
 		return nil, err
@@ -196,7 +199,7 @@ func (w *world) start(name string) error {
 	defer log.Close()
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = append(os.Environ(), "GOMEMLIMIT=96MiB") // what a burst leaves is freed, so that samples can be compared
+	p.cmd.Env = append(os.Environ(), w.env...)
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
