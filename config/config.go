@@ -146,7 +146,7 @@ type Remote struct {
 	HeadersFrom    map[string]string `key:"headersFrom" is:"file" keys:"headerName" doc:"the same with values from files, which are read again when they change. If a file is missing or empty, requests fail"`
 	TLS            TLS               `key:"tls" shown:"the system's" doc:"PEM files: the authority to trust, our certificate and its private key. 'HTTPS_PROXY' and the like are used"`
 	Auth           UpstreamAuth      `key:"auth" doc:"only with 'url': [how we authenticate](#how-the-proxy-proves-who-it-is)"`
-	ForwardHeaders []ForwardedHeader `key:"forwardHeaders" is:"headerName" shown:"'[]'" doc:"only with an 'http(s)' 'url': [headers of the client's request](#headers-of-clients) that it gets, names or maps of the keys below"`
+	ForwardHeaders []ForwardedHeader `key:"forwardHeaders" is:"headerName" shown:"'[]'" doc:"only with 'url': [headers of the client's request](#headers-of-clients) that it gets, names or maps of the keys below"`
 	MaxConcurrent  int               `key:"maxConcurrent" default:"0" doc:"only with an 'http(s)' 'url': concurrent requests to it, of all clients together. Others wait; '0': no bound"`
 }
 

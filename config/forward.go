@@ -72,10 +72,8 @@ func (u *Upstream) checkForwarded(v value) {
 		u.checkTarget(item.part("to"), *h, u.ForwardHeaders[:i])
 		identity = identity || h.Identity
 	}
-	switch scheme := parseEndpoint(u.URL).scheme; {
+	switch {
 	case u.URL == "": // checkTransport refuses it
-	case scheme == "ws" || scheme == "wss":
-		v.misplaced("forwardHeaders", "is only valid with an http or https url: all requests of a WebSocket have the headers of its handshake")
 	case u.Shared:
 		list.wrong("excludes session: shared, which has one session for all clients")
 	case u.Start == "lazy":

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -250,5 +251,84 @@ func TestForwardHeadersReload(t *testing.T) {
 	alice.initialize()
 	if status, text := alice.say(fmt.Sprintf(echo, "3", "after")); status != http.StatusOK || h.server.saw("tools/call", "Bearer alice") != 1 {
 		t.Error(status, text)
+	}
+}
+
+// socket serves a client of the server on a WebSocket.
+func (s *naive) socket(w http.ResponseWriter, r *http.Request) {
+	ws, err := wsconn.Config{}.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	s.sockets.Go(func() {
+		defer ws.Close()
+		for {
+			m, err := ws.Recv()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.seen = append(s.seen, fmt.Sprint("WebSocket ", r.Header, " ", string(m.Append(nil))))
+			s.mu.Unlock()
+			if m.IsRequest() {
+				if m.Method == "tools/call" {
+					_ = ws.Send(jsonrpc.NewNotification("notifications/message", []byte(`{"level":"info","data":"of no request"}`)))
+				}
+				answer := httptest.NewRecorder()
+				s.answer(answer, r, m)
+				reply, _ := jsonrpc.Decode(answer.Body.Bytes())
+				_ = ws.Send(reply)
+			}
+		}
+	})
+}
+
+// A server on a WebSocket gets the headers with its handshake. Two users behind one principal have
+// different connections, and each user has one, whatever else its requests carry. What names no request
+// there belongs to the only one.
+func TestForwardHeadersToAWebSocket(t *testing.T) {
+	handshakes := regexp.MustCompile(`Sec-Websocket-Key:\[([^\]]*)\]`)
+	for _, era := range []string{"legacy", "modern"} {
+		for _, client := range []string{"legacy", "modern"} {
+			t.Run(client+" client, era "+era, func(t *testing.T) {
+				h := newHouse(t, func(cfg *config.Config) {
+					forwards(era)(cfg)
+					cfg.Upstreams[0].URL = strings.Replace(cfg.Upstreams[0].URL, "http", "ws", 1)
+				})
+				users := map[string]*caller{"alice": h.as("Bearer alice"), "bob": h.as("Bearer bob")}
+				for i, user := range []string{"alice", "bob", "alice", "bob"} {
+					c, id := users[user], []string{"X-Request-Id", fmt.Sprint("r", i)}
+					text, headers := modern(fmt.Sprint(i), "tools/call", "echo", `,"name":"echo","arguments":{"of":"`+user+`"}`)
+					text = strings.Replace(text, `"_meta":{`, `"_meta":{"io.modelcontextprotocol/logLevel":"info",`, 1)
+					if client == "legacy" {
+						if i < 2 {
+							c.client.Transport = withHeader{c.client.Transport, "X-Request-Id", fmt.Sprint("r", i)}
+							c.initialize()
+						}
+						text, headers = fmt.Sprintf(echo, fmt.Sprint(10+i), user), c.headers()
+					}
+					if status, text := c.do("POST", "/mcp", text, append(headers, id...)...); status != http.StatusOK || !strings.Contains(text, "of no request") {
+						t.Error(status, text)
+					}
+				}
+				h.proxy.Close()
+				h.server.onlyForwarded()
+				var keys []string
+				for user, first := range map[string]string{"alice": "r0", "bob": "r1"} {
+					parts := []string{`WebSocket `, `"tools/call"`, "Authorization:[Bearer " + user + "]", "X-Request-Id:[" + first + "]", `"of":"` + user + `"`}
+					if n := h.server.saw(parts...); n != 2 {
+						t.Errorf("%d calls of %s with the headers of its first request, want 2: %q", n, user, h.server.seen)
+					}
+				}
+				for _, text := range h.server.seen {
+					if key := handshakes.FindString(text); strings.Contains(text, `"tools/call"`) && !slices.Contains(keys, key) {
+						keys = append(keys, key)
+					}
+				}
+				if len(keys) != 2 {
+					t.Errorf("%d connections for two users", len(keys))
+				}
+			})
+		}
 	}
 }

@@ -36,6 +36,8 @@ type naive struct {
 	streams map[chan string]bool // open GET streams
 	ids     int
 	release chan struct{} // closed: hang ends
+
+	sockets sync.WaitGroup // WebSockets
 }
 
 func newNaive(t *testing.T, own ...string) *naive {
@@ -44,6 +46,7 @@ func newNaive(t *testing.T, own ...string) *naive {
 	t.Cleanup(func() {
 		s.CloseClientConnections()
 		s.Close()
+		s.sockets.Wait()
 	})
 	return s
 }
@@ -83,6 +86,9 @@ func (s *naive) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.seen = append(s.seen, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header, " ", string(body)))
 	s.mu.Unlock()
 	switch {
+	case r.Header.Get("Upgrade") != "":
+		s.socket(w, r)
+		return
 	case r.Method == http.MethodGet:
 		s.get(w, r)
 		return

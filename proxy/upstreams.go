@@ -49,7 +49,7 @@ func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.U
 		r.Credentials = c
 	}
 	up.Dial, up.DialModern, up.Probe = r.Dial, r.DialModern, r.Probe
-	up.Relates = strings.HasPrefix(u.URL, "http")
+	up.Relates, up.Alone = strings.HasPrefix(u.URL, "http"), len(u.ForwardHeaders) > 0
 	return up, r, nil
 }
 
@@ -70,9 +70,10 @@ func targetsOf(u config.Upstream) (names []string) {
 
 // forwardOf returns the headers of clients that an upstream gets.
 func forwardOf(u config.Upstream) (all []session.Forward) {
+	once := strings.HasPrefix(u.URL, "ws")
 	for _, h := range u.ForwardHeaders { // of a program, if config has not completed it
 		from, to := http.CanonicalHeaderKey(h.From), http.CanonicalHeaderKey(cmp.Or(h.To, h.From))
-		all = append(all, session.Forward{From: from, To: to, Identity: h.Identity || to == "Authorization"})
+		all = append(all, session.Forward{From: from, To: to, Identity: h.Identity || to == "Authorization", Once: once})
 	}
 	return all
 }

@@ -202,9 +202,10 @@ func (f *inFlight) cancelLocked(m *jsonrpc.Message) {
 	}
 }
 
-// fromServer records a message from the server. If f guesses, it sets Related to the newest
-// call: a stdio server cannot tell which call a message belongs to. No other goroutine may
-// use m yet.
+// fromServer records a message from the server. If f guesses, it sets Related: in the legacy era
+// to the newest call, since a stdio server cannot tell which call a message belongs to, and in
+// the modern era, where messages can name their call, of those that do not to the only one. No
+// other goroutine may use m yet.
 func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,8 +222,12 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 			notes := mcp.Read(e)
 			f.taskLocked(string(notes.Raw(mcp.Key)), notes.Raw(mcp.Status))
 		}
-		if f.guesses && e.Method != mcp.MethodProgress { // that has its token
+		switch {
+		case !f.guesses || e.Method == mcp.MethodProgress: // that has its token
+		case !f.modern:
 			m.Related = f.newestLocked()
+		case m.Related.IsZero():
+			m.Related = f.onlyLocked()
 		}
 	}
 	return n
@@ -241,6 +246,20 @@ func (f *inFlight) newestLocked() jsonrpc.ID {
 		id, _, _ = f.calls.Newest(nil)
 	}
 	return id
+}
+
+// onlyLocked returns the only call besides subscriptions; zero if there are none or several.
+func (f *inFlight) onlyLocked() (only jsonrpc.ID) {
+	for id, c := range f.calls.Each {
+		switch {
+		case c.kind == listen:
+		case !only.IsZero():
+			return jsonrpc.ID{}
+		default:
+			only = id
+		}
+	}
+	return only
 }
 
 // settle takes out a call whose answer was invalid. mine is the id under which it was kept,

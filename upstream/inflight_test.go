@@ -56,6 +56,42 @@ func TestRelated(t *testing.T) {
 	}
 }
 
+// In the modern era only what names no call is attributed, and only to the only call.
+func TestRelatedInTheModernEra(t *testing.T) {
+	const log = `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}`
+	call := func(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call"}`, id) }
+	const listens = `{"jsonrpc":"2.0","id":9,"method":"subscriptions/listen"}`
+	for _, row := range []struct {
+		name, message string
+		related       int64 // as the connection says
+		sent          []string
+		want          string
+	}{
+		{"none", log, 0, nil, ""},
+		{"the only one", log, 0, []string{call(1)}, "1"},
+		{"beside a subscription", log, 0, []string{listens, call(1)}, "1"},
+		{"nothing but a subscription", log, 0, []string{listens}, ""},
+		{"several", log, 0, []string{call(1), call(2)}, ""},
+		{"named", log, 9, []string{listens, call(1)}, "9"},
+		{"progress has its token", `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`, 0, []string{call(1)}, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			f := newInFlight(true, false, true)
+			for _, m := range row.sent {
+				f.toServer(message(t, m))
+			}
+			m := message(t, row.message)
+			if row.related != 0 {
+				m.Related = jsonrpc.IntID(row.related)
+			}
+			f.fromServer(m)
+			if m.Related.String() != row.want {
+				t.Errorf("related to %q, want %q", m.Related, row.want)
+			}
+		})
+	}
+}
+
 func TestLastWords(t *testing.T) {
 	const ask = `<{"jsonrpc":"2.0","id":"q","method":"ask"}`
 	const closed = `>{"jsonrpc":"2.0","id":"q","error":{"code":-32000,"message":"Connection closed","data":{"reason":"connection_closed"}}}`

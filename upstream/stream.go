@@ -88,7 +88,7 @@ func newStream(ctx context.Context, t target, id serverID, c jsonrpc.Conn, log *
 	modern, together := id.era == mcp.Modern, t.up.together(id.era)
 	return &stream{
 		ctx: ctx, target: t, id: id, c: c, log: log, began: time.Now(), ended: make(chan struct{}), gone: make(chan struct{}),
-		inFlight: newInFlight(modern, modern && together, !modern && !together && !t.up.Relates),
+		inFlight: newInFlight(modern, modern && together, !together && !t.up.Relates),
 	}
 }
 

@@ -42,6 +42,11 @@ type Upstream struct {
 	// shared. In the modern era all streams then share one Conn, as they share a process.
 	Relates bool
 
+	// Alone is whether each stream of the modern era has a Conn of its own even so, because the
+	// headers in the ctx of DialModern (jsonrpc.ForwardedIn) are those of one client. Then the
+	// host guesses Related.
+	Alone bool
+
 	// Shared is whether all keys share one process or session. It makes no difference in
 	// the modern era.
 	Shared bool
@@ -71,7 +76,7 @@ func (u *Upstream) startTimeout() time.Duration { return cmp.Or(u.StartTimeout, 
 // together reports whether streams of an era have one server.
 func (u *Upstream) together(era mcp.Era) bool {
 	if era == mcp.Modern {
-		return u.Command != nil || !u.Relates
+		return u.Command != nil || !u.Relates && !u.Alone
 	}
 	return u.Shared
 }

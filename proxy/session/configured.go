@@ -47,16 +47,18 @@ func (u *Upstream) owns(method string) bool {
 type Forward struct {
 	From, To string
 	Identity bool // it says who the user is, so it is the same in all requests of a session
+	Once     bool // it goes with the handshake of a WebSocket, and so with all requests there
 }
 
 // forwarded returns the headers that the upstream gets out of those that came from the client, nil for
-// none: those that say who the user is with its stream, the others with each message.
-func (u *Upstream) forwarded(came *jsonrpc.Forwarded, identity bool) (to map[string][]string) {
+// none: those that say who the user is, and those of a WebSocket, with its stream, the others with each
+// message.
+func (u *Upstream) forwarded(came *jsonrpc.Forwarded, stream bool) (to map[string][]string) {
 	if came == nil {
 		return nil
 	}
 	for _, f := range u.Forward {
-		if values := came.From[f.From]; values != nil && f.Identity == identity {
+		if values := came.From[f.From]; values != nil && (f.Identity || f.Once) == stream {
 			if to == nil {
 				to = make(map[string][]string)
 			}
