@@ -302,6 +302,9 @@ func (j *judge) cancellation(r *record) {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
 	}
+	if len(r.stopped)+len(r.refused) > 1 {
+		j.found(4, r.nonce+" was stopped twice: by a cancellation, by the error for its question, or both", r.nonce)
+	}
 	if r.cancel == nil || len(r.began) == 0 || len(r.ended) > 0 && r.ended[0].At < r.cancelled {
 		return
 	}

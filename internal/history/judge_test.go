@@ -23,6 +23,8 @@ func TestJudge(t *testing.T) {
 		follow     = "c0 sent a " + `{"server":"common","nonce":"a","progress":1}` + "\n"
 		starts     = "c0 progress a -1 starting common\n"
 		asks       = "c0 sent a " + `{"server":"common","nonce":"a","ask":"sampling/createMessage"}` + "\n"
+		farAsks    = "c.0 sent a " + `{"server":"far","nonce":"a","ask":"sampling/createMessage"}` + "\nfar/1 began a\n"
+		expired    = "c.0 failed a " + `{"code":-32602,"data":{"reason":"request_state_expired"}}`
 		task       = "c0 sent a " + `{"server":"common","nonce":"a","task":"cancel"}` + "\n"
 		ended      = "c0 result a " + `{"taskId":"task-a","status":"cancelled"}` + "\n"
 		theirs     = "c1 sent b " + `{"method":"tasks/get","theirs":"task-a"}` + "\nc1 GOT\n"
@@ -81,6 +83,10 @@ func TestJudge(t *testing.T) {
 		{"a question whose answer is invalid without a fault", join + asks + "common/1 began a\ncommon/1 refused a " + `{"code":-32603,"data":{"reason":"invalid_response"}}` + "\n" + unanswered, []int{6}},
 		{"a question that is refused without a reason", join + asks + "common/1 began a\ncommon/1 refused a " + closing + unanswered, []int{6}},
 		{"a question that nobody refused", join + asks + "common/1 began a\n" + unanswered, []int{6}},
+		{"a cancelled call whose question is refused", join + asks + "common/1 began a\nc0 cancel a\nc0 cancel a sent\ncommon/1 refused a " + closing + "common/1 cancelled a", []int{4}},
+		{"a question that is forgotten as a link is lost", "c.0 join - modern stdio\n" + farAsks + "nemesis fault - cut link\n" + expired, nil},
+		{"a question that is forgotten", "c.0 join - modern stdio\n" + farAsks + expired, []int{6}},
+		{"a question of a principal that is forgotten as a link is lost", "c.0 join - modern HTTP\n" + farAsks + "nemesis fault - cut link\n" + expired, []int{6}},
 		{"another question", join + asks + "c0 question a elicitation/create\ncommon/1 replied a a\n" + runs + told, []int{3}},
 		{"another's reply", join + asks + "c0 question a sampling/createMessage\ncommon/1 replied a b\n" + runs + told, []int{3}},
 		{"a reply that nobody gave", join + asks + "common/1 replied a a\n" + runs + told, []int{3}},

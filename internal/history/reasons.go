@@ -73,10 +73,11 @@ func (j *judge) late(r *record, at int64) bool {
 }
 
 // forgotten reports whether the process that translated for a suspended call may have ended: the state of the call was
-// its alone.
+// its alone. What is not a principal's ends with its streams, also if their link was lost.
 func (j *judge) forgotten(r *record, at int64) bool {
-	return j.happened(at, "restart proxy", "kill proxy") ||
-		strings.HasPrefix(r.op.Server, "far") && j.happened(at, "restart host", "kill host")
+	far := strings.HasPrefix(r.op.Server, "far")
+	return j.happened(at, "restart proxy", "kill proxy") || far && j.happened(at, "restart host", "kill host") ||
+		far && j.clients[r.client].kind != "modern HTTP" && j.happened(at, "cut link", "half-open link", "corrupt link", "stop host")
 }
 
 // killedAfter reports whether a proxy that may have answered was killed before it gathered for one line what

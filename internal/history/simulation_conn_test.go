@@ -26,6 +26,13 @@ func (p *pauses) next() time.Duration {
 	return time.Duration(p.random.Int64N(int64(p.longest)))
 }
 
+// one reports whether one of n chances has come.
+func (p *pauses) one(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.random.IntN(n) == 0
+}
+
 func (p *pauses) pause() {
 	if d := p.next(); d > 0 {
 		time.Sleep(d)
@@ -61,10 +68,14 @@ type partyConn struct {
 	closed bool          // nothing is sent any more
 	frozen chan struct{} // nil, or closed when it goes on
 	half   bool          // the last message is followed by a half-close
+	rude   *rudeness     // nil if it keeps to the protocol
 }
 
 func newPartyConn(c *jsonrpc.PipeConn, p *pauses) *partyConn {
 	e := &partyConn{PipeConn: c, pauses: p, more: make(chan struct{}, 1)}
+	if p.one(4) {
+		e.rude = &rudeness{p, map[string]*jsonrpc.Message{}}
+	}
 	go e.write()
 	return e
 }
@@ -97,9 +108,37 @@ func (e *partyConn) push(m *message, related string) {
 		theirs.Related, _ = jsonrpc.ParseID([]byte(related))
 	}
 	e.mu.Lock()
-	e.queue = append(e.queue, theirs)
+	e.queue = append(append(e.queue, theirs), e.rude.after(theirs)...)
 	e.mu.Unlock()
 	e.wake()
+}
+
+// A rudeness says things again when they are over: answers, replies and cancellations, and after an answer its progress.
+type rudeness struct {
+	*pauses
+	progress map[string]*jsonrpc.Message // the last of each call, by token
+}
+
+// after returns what is said again after a message.
+func (r *rudeness) after(m *jsonrpc.Message) (again []*jsonrpc.Message) {
+	if r == nil {
+		return nil
+	}
+	if m.Method == "notifications/progress" {
+		token, _ := jsonrpc.Member(m.Params, "progressToken")
+		r.progress[string(token)] = m
+	}
+	if over := m.IsResponse() || m.Method == "notifications/cancelled"; over && r.one(4) {
+		again = append(again, m)
+	}
+	if late := r.progress[m.ID.String()]; late != nil && m.IsResponse() {
+		again = append(again, late)
+	}
+	for i, m := range again {
+		mine := *m
+		again[i] = &mine
+	}
+	return again
 }
 
 func (e *partyConn) wake() {

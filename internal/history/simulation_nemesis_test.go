@@ -17,7 +17,7 @@ func (s *simulation) faults() []fault {
 		{"restart proxy", []string{"proxy"}, s.restartProxy, 0},
 	}
 	if slices.ContainsFunc(s.servers, isFar) {
-		all = append(all, fault{"cut", []string{"link"}, s.cut, 0}, fault{"restart host", []string{"host"}, s.restartHost, 0})
+		all = append(all, fault{"cut", []string{"link"}, s.cut, 100 * time.Millisecond}, fault{"restart host", []string{"host"}, s.restartHost, 0})
 	}
 	return all
 }
@@ -46,10 +46,16 @@ func (s *simulation) stopServer(_ *world, on string, d time.Duration) error {
 	return nil
 }
 
-func (s *simulation) cut(*world, string, time.Duration) error {
+func (s *simulation) cut(_ *world, _ string, d time.Duration) error {
 	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Event: jsonrpc.NewEvent()}
 	s.log.add(end.Event)
-	s.far.cut(end)
+	s.mu.Lock()
+	far, p := s.far, s.proxy
+	s.mu.Unlock()
+	far.cut(end)
+	time.Sleep(d)
+	far.heal()
+	p.router.Returned(s.of([]string{"far", "far-common"})...)
 	return nil
 }
 

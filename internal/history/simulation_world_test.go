@@ -212,6 +212,7 @@ type memoryHost struct {
 
 	mu      sync.Mutex
 	streams map[*jsonrpc.PipeConn]struct{}
+	lost    *jsonrpc.ClosedError // while there is no way to it
 }
 
 func (s *simulation) newHost(has func(name string) bool) *memoryHost {
@@ -276,8 +277,12 @@ func (s *simulation) begin(ctx context.Context, name string) (jsonrpc.Conn, erro
 func (h *memoryHost) attach(s *simulation, name, key string, era mcp.Era) jsonrpc.Conn {
 	near, far, pauses := s.pipe()
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lost != nil {
+		_ = far.CloseCause(&jsonrpc.ClosedError{Cause: h.lost.Cause, Event: h.lost.Event})
+		return near
+	}
 	h.streams[far] = struct{}{}
-	h.mu.Unlock()
 	h.attaching.Go(func() {
 		_ = h.host.Attach(h.forced, name, key, era, pausedConn{far, pauses})
 		h.mu.Lock()
@@ -287,13 +292,21 @@ func (h *memoryHost) attach(s *simulation, name, key string, era mcp.Era) jsonrp
 	return near
 }
 
-// cut ends all streams, as the loss of a link does.
+// cut ends all streams, as the loss of a link does, and refuses others.
 func (h *memoryHost) cut(end *jsonrpc.ClosedError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.lost = end
 	for far := range h.streams {
 		_ = far.CloseCause(end)
 	}
+}
+
+// heal takes streams again.
+func (h *memoryHost) heal() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lost = nil
 }
 
 // stop ends a host.
