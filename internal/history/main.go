@@ -107,6 +107,10 @@ func check(ctx context.Context, o options) error {
 	if o.proxy, err = build(o); err != nil {
 		return err
 	}
+	// The lists that proxies keep between runs are this run's alone.
+	if err := os.Setenv("XDG_CACHE_HOME", o.dir); err != nil {
+		return err
+	}
 	switch {
 	case o.soak > 0:
 		return o.endure(ctx)

@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// A quantity is what a reading has a number of. What must not grow has a floor: growth by less is none.
+// A quantity is what a reading has a number of. What must not grow has a floor: growth by less is none. The heap in use
+// has none, since it is garbage for the most part; what collections leave of it has.
 type quantity struct {
 	name, unit string
 	floor      float64
@@ -29,8 +30,10 @@ const (
 	resident = iota
 	private
 	heap
+	live
 	descriptors
 	goroutines
+	threads
 	servants
 	median
 	slow
@@ -38,13 +41,15 @@ const (
 	share
 )
 
-// The floors are what one more server of each kind needs, or what a garbage collection may leave.
+// The floors are a few servers with what they need, and some garbage.
 var quantities = [...]quantity{
-	resident:    {"resident memory", "MiB", 16},
-	private:     {"private memory", "MiB", 16},
-	heap:        {"heap in use", "MiB", 8},
+	resident:    {"resident memory", "MiB", 64},
+	private:     {"private memory", "MiB", 64},
+	heap:        {"heap in use", "MiB", 0},
+	live:        {"heap after collections", "MiB", 8},
 	descriptors: {"descriptors", "", 16},
 	goroutines:  {"goroutines", "", 40},
+	threads:     {"threads", "", 8},
 	servants:    {"processes", "", 8},
 	median:      {"p50 of calls", "ms", 2},
 	slow:        {"p99 of calls", "ms", 20},
@@ -148,6 +153,9 @@ func (s *series) read() reading {
 	r.values[servants] = float64(len(children(pid)) + len(children(s.world.process("host").cmd.Process.Pid)))
 	if metrics, err := s.world.ask("/metrics"); err == nil { // else a fault is in the way
 		r.values[goroutines] = metric(metrics, "go_goroutines")
+		r.values[threads] = metric(metrics, "go_threads")
+		// The collector begins when the heap is so much greater than what it has left the last time.
+		r.values[live] = metric(metrics, "go_memstats_next_gc_bytes") / (1 + metric(metrics, "go_gc_gogc_percent")/100) / (1 << 20)
 		r.values[heap] = metric(metrics, "go_memstats_heap_inuse_bytes") / (1 << 20)
 	}
 	return r
