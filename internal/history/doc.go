@@ -3,6 +3,7 @@
 //
 //	go run . -duration 60s -seed 7      one history, with faults
 //	go run . -plant all                 prove that the judge finds what it is for; two minutes
+//	go run . -rolling                   restart a server, the host and the proxy under load: which calls fail
 //	go run . -soak 2h                   use one proxy for long, and draw what it holds each second
 //
 //	clients ──► proxy ──┬── pipes ─────────► servers   each server process appends what it does to its journal

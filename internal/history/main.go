@@ -44,6 +44,7 @@ type options struct {
 	repeat   int
 	plant    string
 	soak     time.Duration
+	rolling  bool
 	proxy    string // its binary
 	dir      string
 }
@@ -76,6 +77,7 @@ func parse() options {
 	flag.StringVar(&o.plant, "plant", "", "plant a `fault`, or all of them one after the other, which the judge must find: "+
 		strings.Join(slices.Sorted(maps.Keys(plants)), ", "))
 	flag.DurationVar(&o.soak, "soak", 0, "use one proxy for so long, and judge what it holds more and more of")
+	flag.BoolVar(&o.rolling, "rolling", false, "restart a server, the host and the proxy ten times each, and print which calls fail")
 	flag.StringVar(&o.proxy, "proxy", "", "check this `binary` instead of building this tree's")
 	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
 	flag.Parse()
@@ -114,6 +116,8 @@ func check(ctx context.Context, o options) error {
 	switch {
 	case o.soak > 0:
 		return o.endure(ctx)
+	case o.rolling:
+		return o.roll(ctx)
 	case o.plant == "all":
 		return prove(ctx, o)
 	}

@@ -29,6 +29,7 @@ type world struct {
 	self   string       // this program, which is the servers', too
 	env    []string     // of what it starts, besides its own
 	pause  atomic.Int64 // how long clients pause at most between operations, in nanoseconds; 0 for the gap of the usage
+	plain  bool         // clients make short calls, and nothing else
 	rec    *recorder
 	plant  *plant
 

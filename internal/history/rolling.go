@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	restarts    = 10 // of each part
+	restartGap  = 2 * time.Second
+	rollingLong = 5 * time.Minute // at most, for one part
+
+	// rollingPause is how long clients pause at most between two calls, also after one that failed at once.
+	rollingPause = 200 * time.Millisecond
+)
+
+// A rolled part is what is restarted while all kinds of clients make short calls, and the servers whose calls that may hit.
+type rolled struct {
+	name, on string
+	fault    string // its name for the judge
+	servers  []string
+	restart  func(w *world) error
+}
+
+var parts = []rolled{
+	{"server", "common", "kill server", []string{"common"}, func(w *world) error {
+		w.signalServer("common", syscall.SIGTERM)
+		return nil
+	}},
+	{"host", "host", "restart host", []string{"far", "far-common"}, func(w *world) error { return w.restart("host", syscall.SIGTERM) }},
+	{"proxy", "proxy", "restart proxy", servers, func(w *world) error { return w.restart("proxy", syscall.SIGTERM) }},
+}
+
+// roll restarts one part after the other by SIGTERM, and prints which calls failed. It fails if there is an anomaly.
+func (o options) roll(ctx context.Context) error {
+	dir, err := os.MkdirTemp(o.dir, "rolling")
+	if err != nil {
+		return err
+	}
+	w, err := newWorld(dir, o.proxy, o.seed, nil)
+	if err != nil {
+		return errors.Join(err, fmt.Errorf("see %s", dir))
+	}
+	w.plain, w.least, w.most = true, 1<<20, 1<<20+1 // a client stays until its connection ends
+	w.pause.Store(int64(rollingPause))
+	var rows []string
+	for n, p := range parts {
+		w.patience, w.giveUp = context.WithCancel(context.Background())
+		before := len(w.rec.take())
+		rolling, stop := context.WithCancel(ctx)
+		o.faults = []fault{{p.fault, []string{p.on}, func(w *world, _ string, _ time.Duration) error {
+			defer stop()
+			return p.roll(rolling, w)
+		}, 0}}
+		o.phase(rolling, w, n, rollingLong)
+		stop()
+		rows = append(rows, p.row(w.rec.take()[before:]))
+	}
+	w.stop()
+	r, err := w.judge(nil)
+	if err != nil {
+		return err
+	}
+	r.print(os.Stdout)
+	printRows(os.Stdout, rows)
+	if len(r.anomalies) > 0 {
+		return fmt.Errorf("%d anomalies, seed %d; all files are in %s", len(r.anomalies), o.seed, dir)
+	}
+	return nil
+}
+
+func (p *rolled) roll(ctx context.Context, w *world) error {
+	for i := range restarts {
+		sleep(ctx, restartGap)
+		if i > 0 { // the nemesis says so of the first one
+			w.rec.add("nemesis", Fault, "", p.fault+" "+p.on)
+		}
+		if err := p.restart(w); err != nil {
+			return err
+		}
+	}
+	sleep(ctx, restartGap)
+	return nil
+}
+
+func printRows(to io.Writer, rows []string) {
+	fmt.Fprintf(to, "\n%d restarts each by SIGTERM, %v apart:\n\n", restarts, restartGap)
+	fmt.Fprintln(to, "| restarted | calls that it can hit | results | `not_sent` | `in_flight` | other failures | clients whose connection ended |")
+	fmt.Fprintln(to, "|---|---|---|---|---|---|---|")
+	for _, row := range rows {
+		fmt.Fprintln(to, row)
+	}
+}
+
+// row says in a row of a table what became of the calls that a restart can hit. A call without an outcome is one of a
+// client whose connection ended.
+func (p *rolled) row(events []Event) string {
+	open, results, phases, others, kinds := map[string]bool{}, 0, map[string]int{}, map[string]int{}, map[string]int{}
+	kindOfClient, sent, broken := map[string]string{}, 0, 0
+	for _, e := range events {
+		switch e.What {
+		case Join:
+			kindOfClient[e.By] = e.Text
+		case Sent:
+			if slices.ContainsFunc(p.servers, func(s string) bool { return strings.Contains(e.Text, `"server":"`+s+`"`) }) {
+				open[e.Of], sent = true, sent+1
+			}
+		case Result:
+			if open[e.Of] {
+				delete(open, e.Of)
+				results++
+			}
+		case Failed:
+			if !open[e.Of] {
+				continue
+			}
+			delete(open, e.Of)
+			if f := readFailure(e); f.Data.Phase != "" {
+				phases[f.Data.Phase]++
+			} else {
+				others[f.Message]++
+			}
+		case Broken:
+			kinds[kindOfClient[e.By]]++
+			broken++
+		}
+	}
+	if len(open) > 0 {
+		others["none, the connection ended"] = len(open)
+	}
+	return fmt.Sprintf("| %s | %d | %d | %d | %d | %s | %d%s |", p.name, sent, results, phases["not_sent"], phases["in_flight"],
+		counted(others), broken, strings.TrimRight(": "+counted(kinds), ": "))
+}
+
+// counted returns counts in words.
+func counted(counts map[string]int) string {
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		all = append(all, fmt.Sprintf("%d %s", counts[what], what))
+	}
+	return strings.Join(all, ", ")
+}
