@@ -305,13 +305,16 @@ func (j *judge) cancellation(r *record) {
 	if len(r.stopped)+len(r.refused) > 1 {
 		j.found(4, r.nonce+" was stopped twice: by a cancellation, by the error for its question, or both", r.nonce)
 	}
+	if over > 0 && over < r.cancelled {
+		return // nobody reads it
+	}
 	if r.cancel == nil || len(r.began) == 0 || len(r.ended) > 0 && r.ended[0].At < r.cancelled {
 		return
 	}
 	later := j.later(r)
 	switch {
 	case j.died(r.began[0].By, r.cancelled), len(r.outcomes) > 0 && len(r.ended) == 0:
-	case len(r.outcomes) > 0 && j.clients[r.client].kind == "HTTP": // its cancellation may have overtaken it
+	case j.clients[r.client].kind == "HTTP" && (len(r.outcomes) > 0 || r.began[0].At > r.cancelled): // its cancellation may have overtaken it
 	case len(r.stopped) == 0 && len(r.ended) > 0, later > 0 && (len(r.stopped) == 0 || r.stopped[0].At > later):
 		j.found(4, r.nonce+" was cancelled, but its server was not told, or went on before", r.nonce)
 	}
