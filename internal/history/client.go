@@ -32,7 +32,7 @@ var kinds = []kind{
 }
 
 func dialWebSocket(w *world, tokens func() string, to receiver) (wire, error) {
-	return dialSocket(w.url(), tokens(), to)
+	return dialSocket("ws://"+w.address+"/ws", tokens(), to)
 }
 
 func dialHTTP(w *world, tokens func() string, to receiver) (wire, error) {
@@ -198,7 +198,7 @@ func (c *client) start(o *operation) {
 }
 
 func (c *client) call(o *operation, p object) {
-	p["name"], p["arguments"] = o.Server+"__"+tool, o.call
+	p["name"], p["arguments"] = c.world.named(o.Server), o.call
 	if o.Task != "" && !c.kind.modern {
 		p["task"] = object{"ttl": 60_000}
 	}
@@ -284,6 +284,8 @@ func (c *client) take(m *message) {
 	case m.Method == "notifications/cancelled": // of a question
 	case m.Method == "ping":
 		c.wire.send(&message{ID: m.ID, Result: json.RawMessage(`{}`)})
+	case c.world.way != nil && m.isRequest():
+		c.wire.send(&message{ID: m.ID, Error: json.RawMessage(`{"code":-32601,"message":"Method not found"}`)})
 	default:
 		c.rec.add(c.name, Odd, "", string(m.bytes()))
 	}
@@ -317,13 +319,16 @@ func (c *client) response(m *message) {
 		StructuredContent json.RawMessage
 		RequestState      string
 		InputRequests     map[string]message
-		Tools             []struct{ Name string }
+		Tools             []toolName
+		IsError           bool
 	}
 	if err := json.Unmarshal(m.Result, &r); err != nil {
 		c.rec.add(c.name, Odd, o.Nonce, string(m.bytes()))
 		return
 	}
 	switch {
+	case r.IsError && c.world.way != nil: // the server has none of these
+		c.outcome(o, Failed, string(m.Result))
 	case r.ResultType == "input_required":
 		replies := object{}
 		for key, q := range r.InputRequests {
@@ -337,7 +342,7 @@ func (c *client) response(m *message) {
 	case o.Task != "" && r.StructuredContent == nil:
 		c.follows(o, r.taskAnswer, string(m.Result))
 	case o.Server == "":
-		c.outcome(o, Result, string(encode(r.Tools)))
+		c.outcome(o, Result, string(encode(c.world.listed(r.Tools))))
 		if !c.kind.modern {
 			c.rec.add(c.name, Follows, "", "tools")
 		}

@@ -47,6 +47,7 @@ type options struct {
 	rolling  bool
 	proxy    string // its binary
 	dir      string
+	compare  comparison
 }
 
 func main() {
@@ -80,6 +81,11 @@ func parse() options {
 	flag.BoolVar(&o.rolling, "rolling", false, "restart a server, the host and the proxy ten times each, and print which calls fail")
 	flag.StringVar(&o.proxy, "proxy", "", "check this `binary` instead of building this tree's")
 	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
+	flag.BoolVar(&o.compare.on, "compare", false, "judge this proxy, and others, in a smaller world with one server")
+	flag.StringVar(&o.compare.dir, "peers", "", "with -compare, the `directory` of the other proxies, interop/compare")
+	flag.StringVar(&o.compare.docs, "docs", "", "with -compare, the `directory` of reliability.md, which gets the tables; else they are printed")
+	flag.StringVar(&o.compare.ways, "ways", "", "with -compare, only the rows whose name has this `text`")
+	flag.IntVar(&o.compare.atOnce, "at-once", 2, "with -compare, how many rows are made at a time")
 	flag.Parse()
 	return o
 }
@@ -120,6 +126,11 @@ func check(ctx context.Context, o options) error {
 		return o.roll(ctx)
 	case o.plant == "all":
 		return prove(ctx, o)
+	case o.compare.on:
+		if err := compare(ctx, o); err != nil || kept {
+			return err
+		}
+		return os.RemoveAll(o.dir)
 	}
 	fmt.Printf("seed %d for %v\n", o.seed, o.duration)
 	failed := 0
@@ -219,6 +230,9 @@ func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
 		(&nemesis{world: w, random: rand.New(rand.NewPCG(o.seed, uint64(n))), faults: o.inPhase(n)}).run(ctx)
 	} else {
 		<-ctx.Done()
+	}
+	if w.way != nil {
+		patient = patienceSmall
 	}
 	w.rec.add("nemesis", Quiet, "", patient.String())
 	late := time.AfterFunc(patient, w.giveUp)

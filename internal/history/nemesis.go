@@ -258,7 +258,7 @@ func (w *world) takeDescriptors(on string, d time.Duration) error {
 
 // readNothing is a client that asks for much and reads nothing, until it vanishes.
 func (w *world) readNothing(_ string, d time.Duration) error {
-	conn, err := upgrade(w.url(), w.token(0))
+	conn, err := upgrade(w.socket())
 	if err != nil {
 		return nil // another fault is in the way
 	}

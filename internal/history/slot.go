@@ -109,6 +109,9 @@ func pick[T any](random *rand.Rand, of []T) T { return of[random.IntN(len(of))] 
 
 // plan is the next operation of a client.
 func (w *world) plan(random *rand.Rand, nonce string, modern bool) *operation {
+	if w.way != nil {
+		return w.planSmall(random, nonce)
+	}
 	o := &operation{Server: pick(random, w.servers), call: call{Nonce: nonce, MS: random.IntN(30)}}
 	if w.plain {
 		return o

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 
 	"github.com/gorilla/websocket"
@@ -50,6 +49,7 @@ type socket struct {
 	mu sync.Mutex // one writes
 }
 
+// dialSocket opens a WebSocket at a URL, as upgrade does.
 func dialSocket(url, token string, to receiver) (wire, error) {
 	conn, err := upgrade(url, token)
 	if err != nil {
@@ -60,10 +60,13 @@ func dialSocket(url, token string, to receiver) (wire, error) {
 	return w, nil
 }
 
-// upgrade opens a WebSocket at the URL of a proxy.
+// upgrade opens a WebSocket at a URL, with a token or "".
 func upgrade(url, token string) (*websocket.Conn, error) {
-	header := http.Header{"Authorization": {"Bearer " + token}}
-	conn, resp, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(url, "http")+"/ws", header)
+	header := http.Header{}
+	if token != "" {
+		header.Set("Authorization", "Bearer "+token)
+	}
+	conn, resp, err := websocket.DefaultDialer.Dial(url, header)
 	if resp != nil {
 		resp.Body.Close()
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 )
 
 // A response is what carries messages to the client, and can be resumed in the legacy era.
@@ -29,6 +30,11 @@ type posts struct {
 	tokens func() string // another one when one has expired
 	modern bool
 	to     receiver
+
+	// lenient is for a proxy that may not be ours: another status than 404 refuses one message and ends no session, a
+	// GET need not be answered, and a response without an answer is no answer.
+	lenient bool
+
 	client *http.Client
 	all    context.Context // of all POSTs
 	drop   context.CancelCauseFunc
@@ -74,9 +80,16 @@ func (w *posts) send(m *message) {
 				answered, err = w.get(ctx, at)
 			}
 		}
-		if err != nil && ctx.Err() == nil {
+		var status statusError
+		switch {
+		case ctx.Err() != nil:
+		case w.lenient && errors.As(err, &status) && status.code != http.StatusNotFound:
+			if isRequest {
+				w.to.refused(id, err.Error())
+			}
+		case err != nil:
 			w.end(fmt.Errorf("POST %s: %w", m.Method, err))
-		} else if isRequest && !answered && ctx.Err() == nil {
+		case isRequest && !answered && !w.lenient:
 			w.to.refused(id, "the response ends without an answer")
 		}
 	})
@@ -92,7 +105,9 @@ func (w *posts) header(method, name string) http.Header {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h["Authorization"] = []string{"Bearer " + w.token}
+	if w.token != "" {
+		h["Authorization"] = []string{"Bearer " + w.token}
+	}
 	if w.session != "" {
 		h["Mcp-Session-Id"] = []string{w.session}
 	}
@@ -139,13 +154,28 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header, at *r
 	switch {
 	case err != nil || resp.StatusCode == http.StatusAccepted:
 		return false, err
-	case json.Unmarshal(text, &m) == nil && m.ID != nil && string(m.ID) != "null":
+	case json.Unmarshal(text, &m) == nil && m.ID != nil && string(m.ID) != "null" && !(w.lenient && w.unknown(&m)):
 		w.to.receive(&m)
 		return true, nil
 	default:
-		return false, fmt.Errorf("HTTP %d: %s", resp.StatusCode, text)
+		return false, statusError{resp.StatusCode, string(text)}
 	}
 }
+
+// unknown reports whether a response belongs to no request: one whose status says more.
+func (w *posts) unknown(m *message) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return m.isResponse() && w.open[string(m.ID)] == nil
+}
+
+// A statusError is a response whose status says that there is no message in it.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.code, e.text) }
 
 // seen notes the id of an event.
 func (w *posts) seen(at *response) func(id string) {
@@ -185,7 +215,7 @@ func (w *posts) get(ctx context.Context, at *response) (answered bool, err error
 	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(resp.Body)
-		return false, fmt.Errorf("GET: HTTP %d: %s", resp.StatusCode, text)
+		return false, fmt.Errorf("GET: %w", statusError{resp.StatusCode, string(text)})
 	}
 	return readEvents(linesOf(resp.Body), w.to, w.seen(at))
 }
@@ -202,12 +232,27 @@ func (w *posts) listen() {
 			_, err := w.get(ctx, at)
 			dropped := ctx.Err() != nil
 			stop()
-			if err != nil && !dropped {
+			switch {
+			case dropped:
+			case w.lenient && w.again(err):
+			case w.lenient:
+				return
+			case err != nil:
 				w.end(err)
 				return
 			}
 		}
 	})
+}
+
+// again waits before a GET is repeated, and reports whether it is to be: not if the proxy does not offer it.
+func (w *posts) again(err error) bool {
+	var status statusError
+	if errors.As(err, &status) && status.code != http.StatusConflict {
+		return false
+	}
+	sleep(w.all, 200*time.Millisecond)
+	return true
 }
 
 // lose drops the connection of a response, and that of listen, and reports whether the client will get the response:

@@ -32,6 +32,7 @@ type world struct {
 	plain  bool         // clients make short calls, and nothing else
 	rec    *recorder
 	plant  *plant
+	way    *way // of the smaller world; nil for the whole one
 
 	// patience is done when no outcome is waited for any more.
 	patience context.Context
@@ -63,6 +64,14 @@ var tasking = map[bool][]string{
 }
 
 func (w *world) url() string { return "http://" + w.address }
+
+// socket is the WebSocket of the proxy, and a token for it.
+func (w *world) socket() (url, token string) {
+	if w.way != nil {
+		return w.fill(w.way.at), ""
+	}
+	return "ws://" + w.address + "/ws", w.token(0)
+}
 
 // newWorld starts everything, with more in the environment. The directory is left to the caller.
 func newWorld(dir, binary string, seed uint64, p *plant, env ...string) (*world, error) {
@@ -133,7 +142,10 @@ func (w *world) write() error {
 }
 
 func (w *world) serverArgs(name string) []string {
-	args := []string{"server", "-name", name, "-journal", w.journals(), "-plant", w.plant.server()}
+	args := []string{"server", "-name", name, "-journal", w.journals()}
+	if w.plant != nil {
+		args = append(args, "-plant", w.plant.server())
+	}
 	if strings.HasPrefix(name, "modern-") {
 		args = append(args, "-era", "modern")
 	}
@@ -142,10 +154,12 @@ func (w *world) serverArgs(name string) []string {
 
 // argv is the command line of a process of this world.
 func (w *world) argv(name string) []string {
-	switch name {
-	case "proxy":
+	switch {
+	case name == "proxy" && w.way != nil:
+		return w.wayArgv()
+	case name == "proxy":
 		return []string{w.binary, "serve", "--config", filepath.Join(w.dir, "proxy.yaml"), "--log-format", "json", "--log-level", "debug"}
-	case "host":
+	case name == "host":
 		return append([]string{w.binary, "host", "--config", filepath.Join(w.dir, "host.yaml"), "--heartbeat", "1s",
 			"--log-format", "json", "--log-level", "debug"}, w.hostArgs()...)
 	}

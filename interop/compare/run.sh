@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Measures mcp-proxy beside other proxies, and writes what it finds into docs/benchmarks.md
 # and docs/faults.md: interop/compare/run.sh [calls|faults]
+# With "histories" it judges what clients of all of them see under random faults instead, and
+# writes that into docs/reliability.md.
 #
 # Installs the others from their registries first, into this directory: npm packages with
 # a Node of their own, a virtual environment, a crate, and a main of 70 lines on the Go SDK.
@@ -35,4 +37,7 @@ python_package
 crate
 cd ../..
 go -C internal/bench build -trimpath -o ../../interop/compare/out/gosdk ./gosdk
+if [[ ${1:-} == histories ]]; then
+  exec go -C internal/history run . -compare -peers "$PWD/interop/compare" -docs "$PWD/docs" -duration "${DURATION:-30s}" ${SEED:+-seed "$SEED"}
+fi
 exec go -C internal/bench run . -compare "${1:-all}" -peers "$PWD/interop/compare" -docs "$PWD/docs" -rounds "${ROUNDS:-5}" -part "${PART:-400ms}"
