@@ -15,7 +15,7 @@ import (
 
 const (
 	restarts    = 10 // of each part
-	restartGap  = 2 * time.Second
+	restartGap  = 5 * time.Second
 	rollingLong = 5 * time.Minute // at most, for one part
 
 	// rollingPause is how long clients pause at most between two calls, also after one that failed at once.
