@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	restarts    = 10 // of each part
-	restartGap  = 5 * time.Second
+	restarts    = 10              // of each part
 	rollingLong = 5 * time.Minute // at most, for one part
+
+	// restartGap is longer than the 10 s for which a server or a link must live so that its next end is no crash loop,
+	// with pauses that grow.
+	restartGap = 11 * time.Second
 
 	// rollingPause is how long clients pause at most between two calls, also after one that failed at once.
 	rollingPause = 200 * time.Millisecond
