@@ -97,7 +97,7 @@ func (c *client) connect(w *world, tokens func() string) (err error) {
 	if c.wire, err = c.kind.dial(w, tokens, c); err != nil || c.kind.modern {
 		return err
 	}
-	c.wire.send(&message{ID: json.RawMessage(`"hello"`), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,
+	c.wire.send(&message{ID: json.RawMessage(c.firstID()), Method: "initialize", Params: encode(object{"protocolVersion": legacyVersion,
 		"capabilities": abilities, "clientInfo": object{"name": c.name, "version": "1"}})})
 	select {
 	case ok := <-c.hello:
@@ -254,7 +254,7 @@ func (c *client) receive(m *message) {
 
 func (c *client) take(m *message) {
 	switch {
-	case m.isResponse() && string(m.ID) == `"hello"`:
+	case m.isResponse() && string(m.ID) == c.firstID():
 		c.hello <- m.Error == nil
 	case m.isResponse() && c.subscribed(m):
 	case m.isResponse():
@@ -274,7 +274,7 @@ func (c *client) take(m *message) {
 		c.question(m)
 	case m.Method == "notifications/progress":
 		p, _ := m.params()
-		c.rec.add(c.name, Progress, p.nonce(), fmt.Sprintf("%d %s", p.Progress, p.Message))
+		c.rec.add(c.name, Progress, p.nonce(), fmt.Sprintf("%v %s", p.Progress, p.Message))
 	case m.Method == "notifications/message":
 		p, _ := m.params()
 		c.rec.add(c.name, Logged, p.Data, "")
@@ -369,7 +369,7 @@ func (c *client) refused(id, why string) {
 	o := c.open[id]
 	c.mu.Unlock()
 	switch {
-	case id == `"hello"`:
+	case id == c.firstID():
 		c.hello <- false
 	case o != nil:
 		c.outcome(o, Failed, string(encode(object{"message": why})))

@@ -66,8 +66,8 @@ type params struct {
 
 	RequestID     json.RawMessage `json:"requestId,omitempty"`     // of a cancellation
 	ProgressToken json.RawMessage `json:"progressToken,omitempty"` // of progress; clients give a nonce
-	Progress      int             `json:"progress,omitempty"`
-	Message       string          `json:"message,omitempty"` // of progress and elicitation: the nonce of the call
+	Progress      float64         `json:"progress,omitempty"`      // some write 1.0
+	Message       string          `json:"message,omitempty"`       // of progress and elicitation: the nonce of the call
 	Messages      []struct {      // of sampling
 		Content struct{ Text string }
 	}

@@ -306,6 +306,14 @@ func (w *world) named(server string) string {
 	return server + "__" + tool
 }
 
+// firstID is the id of initialize: a string, but for proxies that may take numbers alone.
+func (c *client) firstID() string {
+	if c.world.way != nil {
+		return "0"
+	}
+	return `"hello"`
+}
+
 // listed returns the tools of a list as the whole world has them.
 func (w *world) listed(tools []toolName) []toolName {
 	if w.way == nil {
