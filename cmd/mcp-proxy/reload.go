@@ -122,9 +122,9 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 			before = now
 			if read := t.now(); read != nil && !slices.Equal(read, files) {
 				files, before = read, [sha256.Size]byte{} // other files: compare once more
-				quiet.Reset(settled)
 			}
 			t.addFolders(w, files)
+			quiet.Reset(settled) // as above: a link may lead to another folder now
 		}
 	}
 }

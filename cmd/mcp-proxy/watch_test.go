@@ -3,10 +3,14 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
 // TestWatch: --watch reloads a configuration that is replaced as editors do, or as Kubernetes
@@ -70,5 +74,58 @@ func TestWatch(t *testing.T) {
 	taken(5)
 	if text := p.log.String(); strings.Count(text, "not reloaded") != 3 {
 		t.Error(text)
+	}
+}
+
+// A change in a folder that a link leads to since the reload, before it is watched, is not missed.
+func TestWatchMissesNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "proxy.yaml")
+	write := func(folder, text string) {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			t.Error(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, folder, "proxy.yaml"), []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	link := func(folder string) {
+		if err := os.Symlink(filepath.Join(folder, "proxy.yaml"), filepath.Join(dir, "new")); err != nil {
+			t.Error(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
+			t.Error(err)
+		}
+	}
+	write("one", "1")
+	write("two", "2")
+	link("one")
+	read := make(chan string, 9)
+	s := &start{cfg: &config.Config{Read: []string{file}}, log: slog.New(slog.DiscardHandler)}
+	s.again = func() (*config.Config, error) {
+		text, err := os.ReadFile(file)
+		if string(text) == "2" {
+			write("two", "3") // which nobody watches yet
+		}
+		read <- string(text)
+		return s.cfg, err
+	}
+	over := &takeover{start: s, ctx: t.Context(), adopt: func(*config.Config) error { return nil }}
+	stop, err := over.onChange()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	link("two")
+	for _, want := range []string{"2", "3"} {
+		select {
+		case got := <-read:
+			if got != want {
+				t.Fatalf("it has read %q, want %q", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%q was not read", want)
+		}
 	}
 }
