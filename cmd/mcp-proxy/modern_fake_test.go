@@ -26,6 +26,13 @@ func TestModernFake(t *testing.T) {
 func useModern(c *client, prefix string) {
 	t := c.t
 	t.Helper()
+	defer func() {
+		if t.Failed() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			t.Log("told", c.told)
+		}
+	}()
 	if got := c.get(1, prefix+"echo"); got != `{"content":[],"structuredContent":{}}` {
 		t.Error("echo got", got)
 	}
