@@ -125,6 +125,9 @@ func TestJudge(t *testing.T) {
 		{"log messages", join + logs + "c0 logged a\n" + logged, nil},
 		{"a log message that is missing", join + logs + logged, []int{5}},
 		{"a log message after the result", join + logs + logged + "c0 logged a", []int{5}},
+		{"another's log message, as its link is corrupted", join + "nemesis fault - corrupt link\n" + strings.ReplaceAll(says, "common", "far") + "c1 logged a\n" + strings.ReplaceAll(good, "common", "far"), nil},
+		{"another's log message, of another server as a link is corrupted", join + "nemesis fault - corrupt link\n" + strings.ReplaceAll(says, "common", "own") + "c1 logged a\n" + strings.ReplaceAll(good, "common", "own"), []int{3, 5}},
+		{"another's log message, long after a link was corrupted", join + "nemesis fault - corrupt link\n" + wait + strings.ReplaceAll(says, "common", "far") + "c1 logged a\n" + strings.ReplaceAll(good, "common", "far"), []int{3}},
 		{"another's log message, of the same principal", join + says + "c1 logged a\n" + good, nil},
 		{"another's log message, of the same principal, on a process of two", "c.1 join - stdio\nc.1 sent b {\"server\":\"common\"}\ncommon/1 began b\nc.1 left - vanish\n" +
 			join + says + "c1 logged a\n" + good, []int{3}},
