@@ -71,8 +71,9 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	}
 }
 
-// namedFor returns the client's own call to an upstream that its message of an extension names by the id
-// of the request; nil if it names none, or something that could not be mistaken for a call.
+// namedFor returns the call to an upstream that the client's message of an extension names, by the id that
+// the client gave the request. It returns nil if the message names none, or by what no upstream takes for
+// an id of ours, and an error if it names what is no open call there.
 func (s *session) namedFor(u *upstreamConn, n *mcp.Notes) (*call, error) {
 	if !n.Method.MaybeOfExtension() {
 		return nil, nil

@@ -36,9 +36,9 @@ func forClient(m *jsonrpc.Message, ours, id jsonrpc.ID, token json.RawMessage) (
 	return mcp.SetMeta(params, hopReserved...), ok
 }
 
-// named returns what stands in a request of an extension for the server where it names another request: the id of
-// the call that find returns. Without one it is what the client wrote, unless that could be mistaken for an id of
-// ours. It is nil if the request names none.
+// named returns the subscription id that a request of an extension has at the server: the id of the call that find
+// returns, or what the client wrote if nobody takes that for an id of ours. It returns nil if the request has none,
+// and an error if it names no call.
 func named(notes *mcp.Notes, find func() *peer.Call) (json.RawMessage, error) {
 	if !notes.Method.MaybeOfExtension() {
 		return nil, nil
