@@ -81,6 +81,27 @@ func TestSharedQuestionOfACallThatIsOver(t *testing.T) {
 	})
 }
 
+// A call whose question was refused, because it could be another's, is not cancelled besides when
+// its client leaves just then. One that did not ask is, a little later.
+func TestSharedRefusedQuestionIsTheOneStimulus(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, b := w.start("a"), w.start("b")
+		s := w.server()
+		a.say(`{"id":1,"method":"tools/call"}`)
+		b.say(`{"id":1,"method":"tools/call"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"elicitation/create","params":{}}`)
+		s.hears(`{"id":1,` + cannot + `}`)
+		a.leave()
+		time.Sleep(10*time.Second - time.Millisecond)
+		s.hears()
+		time.Sleep(time.Millisecond)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,"reason":"client disconnected"}}`)
+		b.leave()
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":3,"reason":"client disconnected"}}`)
+	})
+}
+
 // A client with a task may be the one that is meant, too.
 func TestSharedQuestionWhileATaskRuns(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {

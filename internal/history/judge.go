@@ -311,7 +311,7 @@ func (j *judge) cancellation(r *record) {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
 	}
-	if len(r.stopped)+len(r.refused) > 1 {
+	if len(r.stopped)+len(r.refused) > 1 && !crossed(r) {
 		j.found(4, r.nonce+" was stopped twice: by a cancellation, by the error for its question, or both", r.nonce)
 	}
 	if over > 0 && over < r.cancelled {

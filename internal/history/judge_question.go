@@ -32,3 +32,11 @@ func (j *judge) refused(r *record, at int64) bool {
 		return e.At < at && (unknown || ended || corrupted)
 	})
 }
+
+// crossed reports whether the question of a call to a shared server crossed the cancellation of the call. The server
+// is told first to stop; the question comes to a proxy that knows of no call any more that may ask it, and gets an
+// error, because each request gets an answer.
+func crossed(r *record) bool {
+	return isUnattributed(r.op.Server) && len(r.stopped) == 1 && len(r.refused) == 1 &&
+		r.stopped[0].At < r.refused[0].At && readFailure(r.refused[0]).Message == unattributed
+}

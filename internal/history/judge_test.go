@@ -34,6 +34,8 @@ func TestJudge(t *testing.T) {
 		lost       = "c0 failed a " + `{"code":-32603,"data":{"reason":"connection_closed","upstream":"common","cause":"signal: killed","phase":"%s","event":"e1"}}` + "\n"
 		slow       = "c0 sent a " + `{"server":"common","nonce":"a","cancelAfter":1}` + "\ncommon/1 began a\nc0 cancel a\nc0 cancel a sent\n"
 		closing    = `{"code":-32000,"data":{"reason":"connection_closed"}}` + "\n"
+		crosses    = asks + "common/1 began a\nc0 cancel a\nc0 cancel a sent\n"
+		refused    = "common/1 refused a " + `{"message":"cannot attribute server request"}` + "\n"
 		unanswered = "c0 failed a " + `{"code":-32603,"message":"the question was refused"}` + "\n"
 		touch      = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
 		logs       = "c0 sent a " + `{"server":"own","nonce":"a","log":1}` + "\nown/1 began a\nown/1 effect a\n"
@@ -84,6 +86,11 @@ func TestJudge(t *testing.T) {
 		{"a question that is refused without a reason", join + asks + "common/1 began a\ncommon/1 refused a " + closing + unanswered, []int{6}},
 		{"a question that nobody refused", join + asks + "common/1 began a\n" + unanswered, []int{6}},
 		{"a cancelled call whose question is refused", join + asks + "common/1 began a\nc0 cancel a\nc0 cancel a sent\ncommon/1 refused a " + closing + "common/1 cancelled a", []int{4}},
+		{"a question that crosses the cancellation of its call", join + crosses + "common/1 cancelled a\n" + refused, nil},
+		{"a question that crosses the cancellation of its call, to a server of its own", join + strings.ReplaceAll(crosses+"common/1 cancelled a\n"+refused, "common", "own"), []int{4}},
+		{"a question that is refused before the cancellation of its call", join + crosses + refused + "common/1 cancelled a", []int{4}},
+		{"a question that is refused after the cancellation of its call since the connection is closed", join + crosses + "common/1 cancelled a\ncommon/1 refused a " + closing, []int{4}},
+		{"a question that crosses two cancellations of its call", join + crosses + "common/1 cancelled a\ncommon/1 cancelled a\n" + refused, []int{4}},
 		{"a question that is forgotten as a link is lost", "c.0 join - modern stdio\n" + farAsks + "nemesis fault - cut link\n" + expired, nil},
 		{"a question that is forgotten", "c.0 join - modern stdio\n" + farAsks + expired, []int{6}},
 		{"a question of a principal that is forgotten as a link is lost", "c.0 join - modern HTTP\n" + farAsks + "nemesis fault - cut link\n" + expired, []int{6}},

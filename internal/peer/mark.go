@@ -30,9 +30,19 @@ var (
 
 // waitsFor reports whether c possibly waits for the answer to r: c was sent before r came, may have
 // questions, has the same owner, and nothing contradicts it.
-func (c *Call) waitsFor(r *Request) bool {
-	return c.sent && c.Works && c.Owner == r.Owner && c.n <= r.seq &&
+func (c *Call) waitsFor(r *Request) bool { return c.Owner == r.Owner && c.asks(r) }
+
+// asks is waitsFor, whatever the owners.
+func (c *Call) asks(r *Request) bool {
+	return c.sent && c.Works && c.n <= r.seq &&
 		(!r.says || r.Of == c) && (r.Task == "" || r.Task == c.Task)
+}
+
+// MayAsk reports whether the call possibly waits for the answer to r, which has no owner.
+func (c *Call) MayAsk(r *Request) bool {
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	return c.asks(r)
 }
 
 // MayWait reports whether the call possibly waits for the answer to r, and whether r says that it

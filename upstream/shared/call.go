@@ -18,6 +18,11 @@ const (
 	// task, which is then cancelled, or end by themselves. Further calls are cancelled, and
 	// their tasks expire.
 	maxKeptCalls = 1024
+
+	// refusedFor is how long a call, whose client leaves, may take to end by itself after a question
+	// that it may have asked was refused: an error that ended its handler is its one stimulus. Most
+	// such calls have asked nothing, and so it is short.
+	refusedFor = 10 * time.Second
 )
 
 // forward forwards a request. It blocks until the queue has room.
@@ -151,7 +156,7 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	switch {
 	case c.Recall() || !c.Open():
 		return
-	case m == nil && c.Marked() && s.keepLocked(c):
+	case m == nil && c.endsLocked() > 0 && s.keepLocked(c):
 		return
 	case c.creates && s.keepLocked(c):
 		c.quiet = true
@@ -169,28 +174,34 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	}
 }
 
+// endsLocked returns how long the call has to end by itself if its client has left, since an error for a question
+// that it may have asked is its one stimulus.
+func (c *memberCall) endsLocked() time.Duration {
+	if c.Marked() {
+		return peer.FadeFor
+	}
+	return max(refusedFor-time.Since(c.refused), 0)
+}
+
 // keepLocked keeps an abandoned call, unless there are too many.
 func (s *sharedSession) keepLocked(c *memberCall) bool {
 	c.kept = len(s.server.Calls(func(other *peer.Call) bool { return callOf(other).kept })) < maxKeptCalls
 	return c.kept
 }
 
-// cancelLate cancels the calls that have not ended by themselves in time.
-func (s *sharedSession) cancelLate(fading []*peer.Call) {
+// cancelLate cancels a call that has not ended by itself in time.
+func (s *sharedSession) cancelLate(c *memberCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range fading {
-		c := callOf(f)
-		switch {
-		case !c.Open():
-			continue
-		case c.creates: // it is cancelled as the task that it may become
-			c.quiet = true
-		case c.Take():
-			s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone.String()))
-		}
-		s.gaveUpLocked(c.member, c)
+	switch {
+	case !c.Open():
+		return
+	case c.creates: // it is cancelled as the task that it may become
+		c.quiet = true
+	case c.Take():
+		s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone.String()))
 	}
+	s.gaveUpLocked(c.member, c)
 }
 
 var errLongTask = fmt.Errorf("%q %w", "taskId", mcp.ErrTooLong)

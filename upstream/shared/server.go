@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -37,6 +38,11 @@ func (s *sharedSession) asked(r *peer.Request) {
 	case m == nil && r.Method == mcp.MethodRootsList && s.up.Roots != nil && !said && !s.busyLocked():
 		r.RespondIfRoom(&jsonrpc.Message{Result: rootsResult(s.up.Roots)})
 	case m == nil:
+		for _, c := range s.atServer() {
+			if c.MayAsk(r) {
+				c.refused = time.Now()
+			}
+		}
 		r.RespondIfRoom(jsonrpc.Failure(peer.ErrUnattributed))
 		if s.ambiguous != nil && !said {
 			s.wg.Go(func() { s.ambiguous(s.up.Name) })

@@ -169,8 +169,9 @@ type memberCall struct {
 	logs    int             // modern: the lowest level of log messages that it wants; zero for none
 
 	// Guarded by session.mu.
-	kept  bool // abandoned and not cancelled: see maxKeptCalls
-	quiet bool // kept only for the task that it may create
+	kept    bool      // abandoned and not cancelled: see maxKeptCalls
+	quiet   bool      // kept only for the task that it may create
+	refused time.Time // when a question that it may have asked was refused, because others may have asked it, too
 }
 
 // callOf returns the memberCall of a Call to a session's server.

@@ -97,9 +97,8 @@ func (s *sharedSession) leave(m *member, end error) {
 
 // forgetLocked releases what m has besides calls.
 func (s *sharedSession) forgetLocked(m *member) {
-	fading := s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet })
-	if len(fading) > 0 {
-		s.timers.After(peer.FadeFor, func() { s.cancelLate(fading) })
+	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet }) {
+		s.timers.After(callOf(c).endsLocked(), func() { s.cancelLate(callOf(c)) })
 	}
 	for _, id := range s.tasks.leave(m) {
 		s.cancelTask(id)
