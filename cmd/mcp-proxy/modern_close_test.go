@@ -28,6 +28,11 @@ func TestD32_ClosedStreams(t *testing.T) {
 	t.Parallel()
 	withModernClients(t, layout{}, func(s *site) {
 		c, other := s.connectOver("HTTP"), s.connectOver("HTTP")
+		defer func() {
+			if s.t.Failed() {
+				s.t.Logf("the server noted:\n%s", strings.Join(lastOf(allNotedIn(s.record("a")), 12), "\n"))
+			}
+		}()
 		other.call(1, "a__slow")
 		s.awaitNoted("a", `"slow"`, 1)
 		c.call(1, "a__hang")

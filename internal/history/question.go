@@ -46,7 +46,7 @@ func contentOf(reply json.RawMessage) string {
 // ask asks the client what the call is about. It returns false if the call is not to go on: it was cancelled,
 // or its client is to come back with the reply.
 func (c *connection) ask(ctx context.Context, m *message, p params) (reply string, goes bool) {
-	method, question := p.Arguments.Ask, questionOf(p.Arguments)
+	method, params := p.Arguments.Ask, questionOf(p.Arguments)
 	if c.modern {
 		if p.RequestState != "" {
 			reply = contentOf(p.InputResponses["q"])
@@ -55,23 +55,25 @@ func (c *connection) ask(ctx context.Context, m *message, p params) (reply strin
 		}
 		c.journal.add(Asked, p.Arguments.Nonce, "")
 		c.reply(m, object{"resultType": "input_required", "requestState": p.Arguments.Nonce,
-			"inputRequests": object{"q": object{"method": method, "params": question}}}, nil)
+			"inputRequests": object{"q": object{"method": method, "params": params}}}, nil)
 		return "", false
 	}
 	c.mu.Lock()
 	c.asked++
 	id := fmt.Sprint(c.asked)
 	replied := make(chan message, 1)
-	c.questions[id] = replied
+	c.questions[id] = question{p.Arguments.Nonce, replied}
 	c.mu.Unlock()
 	c.journal.add(Asked, p.Arguments.Nonce, "")
-	c.send(string(m.ID), &message{ID: json.RawMessage(id), Method: method, Params: encode(question)})
+	c.send(string(m.ID), &message{ID: json.RawMessage(id), Method: method, Params: encode(params)})
 	select {
 	case <-ctx.Done():
+		c.mu.Lock()
+		delete(c.questions, id)
+		c.mu.Unlock()
 		return "", false
 	case r := <-replied:
 		if r.Error != nil {
-			c.journal.add(Refused, p.Arguments.Nonce, string(r.Error))
 			c.reply(m, nil, object{"code": -32603, "message": unasked})
 			return "", false
 		}
@@ -88,11 +90,24 @@ const (
 	unattributed = "cannot attribute server request"
 )
 
+// A question is one that waits for its reply.
+type question struct {
+	nonce   string // of the call that asks
+	replied chan<- message
+}
+
+// replied passes a reply to the call that waits for it. It is journaled here that it is an error, so that the order
+// with a cancellation is that in which they came.
 func (c *connection) replied(m *message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if q := c.questions[string(m.ID)]; q != nil {
-		delete(c.questions, string(m.ID))
-		q <- *m
+	q, waits := c.questions[string(m.ID)]
+	if !waits {
+		return
 	}
+	delete(c.questions, string(m.ID))
+	if m.Error != nil {
+		c.journal.add(Refused, q.nonce, string(m.Error))
+	}
+	q.replied <- *m
 }

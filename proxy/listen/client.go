@@ -17,7 +17,6 @@ type Upstream interface {
 	Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error)
 
 	IsIdle() bool          // it has no server, and needs none for changes of its lists
-	IsStarting() bool      // it starts when it is needed, and its server has not answered yet
 	Done() <-chan struct{} // closed when the upstream was hung up
 	Log() *slog.Logger
 }

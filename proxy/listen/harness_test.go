@@ -45,7 +45,6 @@ func newServer(name string) *server {
 
 func (s *server) Done() <-chan struct{} { return s.done }
 func (s *server) IsIdle() bool          { return s.idle.Load() }
-func (s *server) IsStarting() bool      { return s.idle.Load() }
 func (s *server) Log() *slog.Logger     { return slog.New(slog.DiscardHandler) }
 
 func (s *server) Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error) {
@@ -212,6 +211,8 @@ type world struct {
 	ended  chan struct{}
 }
 
+const acceptWithin = 8 * time.Second
+
 const (
 	lists     = `{"toolsListChanged":true}`
 	resources = `{"toolsListChanged":true,"resourceSubscriptions":["x:1","x:2"]}`
@@ -232,7 +233,7 @@ func filter(t *testing.T, text string) mcp.Filter {
 
 func inWorld(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		subs := &Subscriptions{Most: 2, EarlyBytes: 1 << 10, StartWithin: 8 * time.Second}
+		subs := &Subscriptions{Most: 2, EarlyBytes: 1 << 10, AcceptWithin: acceptWithin}
 		w := &world{T: t, subs: subs, client: &client{subs: subs}, a: newServer("a"), b: newServer("b")}
 		test(w)
 		if w.cancel != nil {

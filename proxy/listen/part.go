@@ -28,7 +28,7 @@ type part struct {
 	honoured mcp.Filter // the filter that it acknowledged last
 	missed   bool       // notifications may have been lost, and the client was not notified
 	rested   bool       // the upstream was not asked since it has no server; see rest
-	starts   bool       // the upstream has to start for the first listen
+	failed   bool       // its first listen has ended: nobody waits for its acknowledgment
 	dozing   bool       // it is not to listen, so that the upstream can rest
 
 	stopListening context.CancelFunc // ends the current listen; nil while there is none
@@ -47,7 +47,6 @@ func (part *part) run(ctx context.Context) {
 	delay := backoff.ExponentialBackOff{
 		InitialInterval: repeatFirst, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: repeatMost,
 	}
-	part.noteStart()
 	for {
 		if !part.rest(ctx) {
 			return
@@ -75,14 +74,6 @@ func (part *part) run(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// noteStart notes whether the upstream has to start for the part.
-func (part *part) noteStart() {
-	starts := !part.want.OnlyLists() && part.at.IsStarting()
-	part.sub.subs.mu.Lock()
-	defer part.sub.subs.mu.Unlock()
-	part.starts = starts
 }
 
 // listens notes the function that ends the current listen, nil if there is none, and reports
@@ -165,7 +156,7 @@ func (part *part) ended(answer *jsonrpc.Message) (refused bool) {
 	if refused {
 		part.answeredLocked(mcp.Filter{})
 	}
-	part.missed, part.starts = true, false
+	part.missed, part.failed = true, true
 	part.sub.poke()
 	return refused
 }

@@ -43,7 +43,8 @@ const (
 	// dropped.
 	MaxEarly = 1024
 
-	// AckWithin bounds the wait for the acknowledgments of upstreams that do not start for it.
+	// AckWithin bounds the wait for the acknowledgments of upstreams, but for those that may still
+	// accept more of the subscription: see awaitsMore.
 	AckWithin = 500 * time.Millisecond
 
 	// debounce is how long a change is held back for others to join it. Clients are promised less
@@ -79,10 +80,9 @@ func (sub *Subscription) allAnswered() bool {
 	return true
 }
 
-// awaitsStart reports whether an upstream that starts for the subscription may still accept a
-// resource or a task that no other has accepted. Without it in the acknowledgment, the client would
-// get no notification of it.
-func (sub *Subscription) awaitsStart() bool {
+// awaitsMore reports whether an upstream may still accept a resource or a task that no other has
+// accepted. Without it in the acknowledgment, the client would get no notification of it.
+func (sub *Subscription) awaitsMore() bool {
 	accepted, base := sub.honoured()
 	if len(accepted.URIs) == len(sub.want.URIs) && len(accepted.Tasks) == len(sub.want.Tasks) && (base != nil || sub.want.Unknown() == nil) {
 		return false
@@ -90,7 +90,7 @@ func (sub *Subscription) awaitsStart() bool {
 	sub.subs.mu.Lock()
 	defer sub.subs.mu.Unlock()
 	for _, part := range sub.parts {
-		if part.starts && !part.answered {
+		if !part.answered && !part.failed && !part.want.OnlyLists() {
 			return true
 		}
 	}
@@ -288,9 +288,9 @@ func (sub *Subscription) passTold(m *jsonrpc.Message) {
 // Subscriptions are the open subscriptions/listen of a client.
 type Subscriptions struct {
 	// Static after construction.
-	Most        int           // bound on open ones
-	EarlyBytes  int           // bound on the messages of each that wait for its acknowledgment
-	StartWithin time.Duration // bounds the wait of an acknowledgment for upstreams that start for it
+	Most         int           // bound on open ones
+	EarlyBytes   int           // bound on the messages of each that wait for its acknowledgment
+	AcceptWithin time.Duration // bounds the wait of an acknowledgment for upstreams that may accept more of it
 
 	mu     sync.Mutex // guards the fields below, subscriptions and their parts
 	open   map[*Subscription]struct{}

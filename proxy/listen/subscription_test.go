@@ -47,16 +47,47 @@ func TestAcknowledgedFirst(t *testing.T) {
 	})
 }
 
-// The acknowledgment does not wait longer for an upstream than AckWithin.
+// The acknowledgment waits for an upstream that may accept a resource that no other has accepted, and
+// no longer than AckWithin if it can change nothing.
 func TestAcknowledgedInTime(t *testing.T) {
+	const never = time.Hour
+	for _, test := range []struct {
+		asks   string
+		after  []time.Duration // of a and b
+		acks   []string
+		want   string
+		within time.Duration
+	}{
+		{resources, []time.Duration{700 * time.Millisecond, 0}, []string{"", "{}"}, resources, 700 * time.Millisecond},
+		{resources, []time.Duration{never, 0}, []string{"", "{}"}, lists, acceptWithin},
+		{resources, []time.Duration{3 * time.Second, 0}, []string{"", ""}, resources, AckWithin},
+		{resources, []time.Duration{3 * time.Second, time.Second}, []string{"", ""}, resources, time.Second},
+		{lists, []time.Duration{700 * time.Millisecond, 0}, []string{"", ""}, lists, AckWithin},
+	} {
+		inWorld(t, func(w *world) {
+			servers := []*server{w.a, w.b}
+			w.begin(test.asks, servers...)
+			began := time.Now()
+			for i, s := range servers {
+				l := s.listening(t, 1)
+				time.AfterFunc(test.after[i], func() { l.acknowledge(test.acks[i]) })
+			}
+			time.Sleep(time.Until(began.Add(test.within - 1)))
+			w.client.want(t)
+			time.Sleep(time.Nanosecond)
+			w.client.want(t, acked+test.want+"}")
+		})
+	}
+}
+
+// A resource that is accepted after the acknowledgment is not notified.
+func TestAcceptedLate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.begin(resources, w.a, w.b)
 		w.a.listening(t, 1).acknowledge(`{"resourceSubscriptions":["x:2"]}`)
-		time.Sleep(AckWithin - 1)
-		w.client.want(t)
-		time.Sleep(time.Nanosecond)
+		time.Sleep(acceptWithin)
 		w.client.want(t, acked+`{"toolsListChanged":true,"resourceSubscriptions":["x:2"]}}`)
-		w.b.listening(t, 1).acknowledge("") // later resources are not notified
+		w.b.listening(t, 1).acknowledge("")
 		w.b.listening(t, 1).say(mcp.MethodResourceUpdated, `{"uri":"x:1"}`)
 		w.client.want(t)
 	})
@@ -244,51 +275,17 @@ func TestDoze(t *testing.T) {
 	})
 }
 
-// The acknowledgment waits no longer for an upstream whose start has failed.
-func TestAcknowledgedAfterFailedStart(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.a.idle.Store(true)
-		w.begin(resources, w.a)
-		a := w.a.listening(t, 1)
-		time.Sleep(time.Second)
-		w.client.want(t)
-		a.refuse(-32603)
-		w.client.want(t, acked+lists+"}")
-	})
-}
-
-// The acknowledgment waits for an upstream that starts for it, unless others accept all resources.
-func TestAcknowledgedAfterStart(t *testing.T) {
-	for _, test := range []struct {
-		starts []time.Duration // of a and b; zero: it has started
-		acks   []string
-		want   string
-		within time.Duration
-	}{
-		{[]time.Duration{3 * time.Second, 0}, []string{"", "{}"}, resources, 3 * time.Second},
-		{[]time.Duration{time.Hour, 0}, []string{"", "{}"}, lists, 8 * time.Second},
-		{[]time.Duration{3 * time.Second, 0}, []string{"", ""}, resources, AckWithin},
-		{[]time.Duration{3 * time.Second, time.Second}, []string{"", ""}, resources, time.Second},
-	} {
+// The acknowledgment waits no longer for an upstream whose listen has failed, or whose start for it.
+func TestAcknowledgedAfterFailure(t *testing.T) {
+	for _, starts := range []bool{false, true} {
 		inWorld(t, func(w *world) {
-			servers := []*server{w.a, w.b}
-			for i, s := range servers {
-				s.idle.Store(test.starts[i] > 0)
-			}
-			w.begin(resources, servers...)
-			began := time.Now()
-			for i, s := range servers {
-				l := s.listening(t, 1)
-				if test.starts[i] == 0 {
-					l.acknowledge(test.acks[i])
-					continue
-				}
-				time.AfterFunc(test.starts[i], func() { l.acknowledge(test.acks[i]) })
-			}
-			time.Sleep(time.Until(began.Add(test.within - 1)))
+			w.a.idle.Store(starts)
+			w.begin(resources, w.a)
+			a := w.a.listening(t, 1)
+			time.Sleep(time.Second)
 			w.client.want(t)
-			time.Sleep(time.Nanosecond)
-			w.client.want(t, acked+test.want+"}")
+			a.refuse(-32603)
+			w.client.want(t, acked+lists+"}")
 		})
 	}
 }

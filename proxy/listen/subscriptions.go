@@ -157,7 +157,7 @@ func (sub *Subscription) Run(ctx context.Context) {
 	var flush <-chan time.Time // nil while nothing is held back
 	sub.follow(ctx)
 	for {
-		if deadline != nil && (sub.allAnswered() || late && !sub.awaitsStart()) {
+		if deadline != nil && (sub.allAnswered() || late && !sub.awaitsMore()) {
 			deadline = nil
 			sub.acknowledge()
 		}
@@ -174,8 +174,8 @@ func (sub *Subscription) Run(ctx context.Context) {
 			sub.client.End()
 			return
 		case <-deadline:
-			if !late && sub.awaitsStart() {
-				late, deadline = true, time.After(sub.subs.StartWithin-AckWithin)
+			if !late && sub.awaitsMore() {
+				late, deadline = true, time.After(sub.subs.AcceptWithin-AckWithin)
 				continue
 			}
 			deadline = nil

@@ -29,7 +29,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		s.transport = c.Transport()
 	}
 	s.forwarded, s.owner = forwardedBy(c), ownerOf(who, userOf(c))
-	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.StartWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
+	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.AcceptWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.client = peer.New(peer.Options{

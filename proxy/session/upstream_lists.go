@@ -89,8 +89,6 @@ func (u *upstreamConn) Listen(ctx context.Context, params json.RawMessage, recei
 
 func (u *upstreamConn) IsIdle() bool { return u.lists.IsIdle() }
 
-func (u *upstreamConn) IsStarting() bool { return u.lists.IsLazy() && !u.lists.Answers() }
-
 func (u *upstreamConn) Done() <-chan struct{} { return u.ctx.Done() }
 
 func (u *upstreamConn) Log() *slog.Logger { return u.log }

@@ -19,8 +19,10 @@ const (
 	noticeFor = 20 * time.Millisecond // notifications within this time are merged
 
 	// ackWithin is the time within which a listen is acknowledged, even if the server has not
-	// answered for some URIs: the proxy waits for 500 ms and would then report none.
-	ackWithin = 400 * time.Millisecond
+	// answered for some URIs: the proxy waits for 8 s and would then report none. Servers have
+	// ackLeast for their answers, however long their start took.
+	ackWithin = 6 * time.Second
+	ackLeast  = time.Second
 )
 
 // A modernListen is a subscriptions/listen of a client. It uses one session of its key, and a new one when that is
@@ -98,7 +100,7 @@ func (l *modernListen) begin() {
 		for k := range l.lists {
 			l.lists[k] = l.wants[k] && can.Lists[k]
 		}
-		l.timer = l.s.a.after(l.patience(), l.ack)
+		l.timer = l.s.a.after(max(ackWithin-time.Since(l.came), ackLeast), l.ack)
 	}
 	l.asking, l.honoured = make(map[string]bool), make(map[string]bool)
 	if can.Subscribe {
@@ -110,15 +112,6 @@ func (l *modernListen) begin() {
 	case len(l.asking) == 0:
 		l.ack()
 	}
-}
-
-// patience returns how long to wait for the server's answers. If its start took all the time, the client no longer
-// waits for an early acknowledgment.
-func (l *modernListen) patience() time.Duration {
-	if left := ackWithin - time.Since(l.came); left > 0 {
-		return left
-	}
-	return ackWithin
 }
 
 func (l *modernListen) subscribe() {
