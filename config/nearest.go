@@ -44,7 +44,7 @@ func longer(word, k string) int { return max(len(k)-len(word), len(word)-len(k))
 
 // isShort reports whether word is k without some of its letters, as cmd is command.
 func isShort(word, k string) bool {
-	if len(word) < 3 || len(k) > 3*len(word) || word[0] != k[0] {
+	if len(word) < 3 || k == "" || len(k) > 3*len(word) || word[0] != k[0] {
 		return false
 	}
 	for i := 0; i < len(k) && word != ""; i++ {

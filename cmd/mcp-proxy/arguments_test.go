@@ -87,6 +87,7 @@ func TestPrintable(t *testing.T) {
 func FuzzToolArguments(f *testing.F) {
 	f.Add("a=1", `{"properties":{"a":{"type":"integer"}}}`)
 	f.Add(`a:={"b":1}`, `{"properties":{"a":{"$ref":"#/properties/a"}}}`)
+	f.Add("unknown=", `{"properties":{"":{}}}`)
 	f.Fuzz(func(t *testing.T, word, schema string) {
 		got, err := toolArguments([]string{word}, json.RawMessage(schema), strings.NewReader(""))
 		if err == nil && !json.Valid(got) {
