@@ -2,7 +2,7 @@
 
 GOLANGCI = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
-.PHONY: all build test race lint fmt fuzz bench history soak simulation interop cross
+.PHONY: all build test race lint fmt fuzz bench history soak rolling simulation interop cross
 
 all: fmt lint test build
 
@@ -27,14 +27,20 @@ fuzz: ## each fuzzer on FUZZ inputs, 20000x if it is not set; CI only starts the
 bench: ## a server, a relay and the proxy side by side; a few minutes
 	go -C internal/bench run .
 
+# With DOCS=docs the four below write what they have found into docs/reliability.md.
+docs = $(if $(DOCS),-docs $(abspath $(DOCS)))
+
 history: ## what clients see while all kinds of things fail: DURATION=2h, SEED=7; PLANT=all proves the judge
-	go -C internal/history run . -duration $(or $(DURATION),60s) $(if $(SEED),-seed $(SEED)) $(if $(PLANT),-plant $(PLANT))
+	go -C internal/history run . -duration $(or $(DURATION),60s) $(if $(SEED),-seed $(SEED)) $(if $(PLANT),-plant $(PLANT)) $(docs)
 
 soak: ## one proxy for long, under faults, and what it holds more and more of: DURATION=2h, SEED=7
-	go -C internal/history run . -soak $(or $(DURATION),2h) $(if $(SEED),-seed $(SEED)) $(if $(DIR),-dir $(abspath $(DIR)))
+	go -C internal/history run . -soak $(or $(DURATION),2h) $(if $(SEED),-seed $(SEED)) $(if $(DIR),-dir $(abspath $(DIR))) $(docs)
+
+rolling: ## restart a server, the host and the proxy ten times each under load, and count what fails: SEED=7
+	go -C internal/history run . -rolling $(if $(SEED),-seed $(SEED)) $(docs)
 
 simulation: ## the same in memory and virtual time: SEEDS=100000; SEED=7 is the first one
-	go -C internal/history test -count=1 -timeout 0 -v -run TestSimulation -seeds $(or $(SEEDS),10000) $(if $(SEED),-seed $(SEED))
+	go -C internal/history test -count=1 -timeout 0 -v -run TestSimulation -seeds $(or $(SEEDS),10000) $(if $(SEED),-seed $(SEED)) $(docs)
 
 interop: ## the conformance suite and real clients and servers
 	interop/run.sh

@@ -17,7 +17,6 @@ import (
 type comparison struct {
 	on     bool
 	dir    string // of the other programs; "" for none
-	docs   string // the directory of reliability.md, which gets the table; "" for none
 	ways   string // only those whose name has this
 	atOnce int
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -130,29 +129,11 @@ const (
 func (o options) putTables(rows []row, missing []string) error {
 	var tables bytes.Buffer
 	writeTables(&tables, rows, missing, o)
-	if o.compare.docs == "" {
+	if o.docs == "" {
 		_, err := tables.WriteTo(os.Stdout)
 		return err
 	}
-	path := filepath.Join(o.compare.docs, "reliability.md")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if text, err = replaced(text, tablesBegin, tablesEnd, tables.Bytes()); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return os.WriteFile(path, text, 0o644)
-}
-
-// replaced returns a document with other text between two marks.
-func replaced(document []byte, begin, end string, by []byte) ([]byte, error) {
-	before, rest, begins := bytes.Cut(document, []byte(begin))
-	_, after, ends := bytes.Cut(rest, []byte(end))
-	if !begins || !ends {
-		return nil, fmt.Errorf("there is no place between %q and %q", strings.TrimSpace(begin), strings.TrimSpace(end))
-	}
-	return slices.Concat(before, []byte(begin), by, []byte(end), after), nil
+	return rewrite(filepath.Join(o.docs, "reliability.md"), tablesBegin, tablesEnd, tables.Bytes())
 }
 
 // writeTables writes what was seen of all ways.

@@ -5,6 +5,7 @@
 //	go run . -plant all                 prove that the judge finds what it is for; two minutes
 //	go run . -rolling                   restart a server, the host and the proxy under load: which calls fail
 //	go run . -soak 2h                   use one proxy for long, and draw what it holds each second
+//	go run . -docs ../../docs …         the same as these, and put what was found into reliability.md
 //	go run . -compare                   one server, and this proxy or others between it and clients: way.go has them
 //
 //	clients ──► proxy ──┬── pipes ─────────► servers   each server process appends what it does to its journal

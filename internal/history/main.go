@@ -47,6 +47,8 @@ type options struct {
 	rolling  bool
 	proxy    string // its binary
 	dir      string
+	docs     string // the directory of reliability.md
+	output   string // a file with what a soak has printed
 	compare  comparison
 }
 
@@ -83,7 +85,8 @@ func parse() options {
 	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
 	flag.BoolVar(&o.compare.on, "compare", false, "judge this proxy, and others, in a smaller world with one server")
 	flag.StringVar(&o.compare.dir, "peers", "", "with -compare, the `directory` of the other proxies, interop/compare")
-	flag.StringVar(&o.compare.docs, "docs", "", "with -compare, the `directory` of reliability.md, which gets the tables; else they are printed")
+	flag.StringVar(&o.docs, "docs", "", "write what was found into reliability.md in this `directory`")
+	flag.StringVar(&o.output, "output", "", "with -docs, take the output of an earlier soak from this `file` instead of making a run")
 	flag.StringVar(&o.compare.ways, "ways", "", "with -compare, only the rows whose name has this `text`")
 	flag.IntVar(&o.compare.atOnce, "at-once", 2, "with -compare, how many rows are made at a time")
 	flag.Parse()
@@ -109,6 +112,9 @@ func (o *options) choose(names string) error {
 func check(ctx context.Context, o options) error {
 	kept := o.dir != ""
 	var err error
+	if o.output != "" {
+		return o.putOutput()
+	}
 	if o.dir, err = directory(o.dir); err != nil {
 		return err
 	}
@@ -132,8 +138,13 @@ func check(ctx context.Context, o options) error {
 		}
 		return os.RemoveAll(o.dir)
 	}
+	return o.histories(ctx, kept)
+}
+
+// histories makes histories of the same plans, and keeps their files, or those of anomalies.
+func (o options) histories(ctx context.Context, kept bool) error {
 	fmt.Printf("seed %d for %v\n", o.seed, o.duration)
-	failed := 0
+	failed, all := 0, &report{}
 	for range o.repeat {
 		r, err := o.run(ctx, o.plant)
 		if err != nil {
@@ -142,6 +153,12 @@ func check(ctx context.Context, o options) error {
 		r.print(os.Stdout)
 		if len(r.anomalies) > 0 {
 			failed++
+		}
+		all.events, all.anomalies = append(all.events, r.events...), append(all.anomalies, r.anomalies...)
+	}
+	if o.docs != "" {
+		if err := ofHistories.put(o.docs, listing(fmt.Sprintf("%d × %v, seed %d\n%s", o.repeat, o.duration, o.seed, all.sum()))); err != nil {
+			return err
 		}
 	}
 	switch {

@@ -66,6 +66,16 @@ func (r *report) file(anomaly int, kind string) string {
 	return filepath.Join(r.dir, fmt.Sprintf("anomaly-%d.%s", anomaly+1, kind))
 }
 
+// sum returns the report in numbers.
+func (r *report) sum() string {
+	var text strings.Builder
+	t := newTally()
+	t.count(r.events)
+	t.print(&text)
+	fmt.Fprintln(&text, promised(r.anomalies))
+	return text.String()
+}
+
 // print prints what was done and seen, and the anomalies.
 func (r *report) print(to io.Writer) {
 	t := newTally()

@@ -73,7 +73,14 @@ func (o options) roll(ctx context.Context) error {
 		return err
 	}
 	r.print(os.Stdout)
-	printRows(os.Stdout, rows)
+	var table strings.Builder
+	printRows(&table, rows)
+	fmt.Print(table.String())
+	if o.docs != "" {
+		if err := ofRolling.put(o.docs, fmt.Sprintf("Seed %d, %s.%s", o.seed, promised(r.anomalies), table.String())); err != nil {
+			return err
+		}
+	}
 	if len(r.anomalies) > 0 {
 		return fmt.Errorf("%d anomalies, seed %d; all files are in %s", len(r.anomalies), o.seed, dir)
 	}

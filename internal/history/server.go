@@ -79,7 +79,7 @@ type connection struct {
 
 	mu        sync.Mutex
 	running   map[string]*running      // by the id of the request
-	questions map[string]chan message  // by the id of the question; each takes one reply
+	questions map[string]question      // by the id of the question; each takes one reply
 	follows   bool                     // legacy: the client is subscribed to the resource
 	listens   map[string]notifications // modern: by the id of the listen
 	asked     int
@@ -91,7 +91,7 @@ type running struct {
 }
 
 func newConnection(s *server, send func(string, *message)) *connection {
-	return &connection{server: s, send: send, running: map[string]*running{}, questions: map[string]chan message{},
+	return &connection{server: s, send: send, running: map[string]*running{}, questions: map[string]question{},
 		listens: map[string]notifications{}}
 }
 

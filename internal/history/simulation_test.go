@@ -16,6 +16,7 @@ import (
 var (
 	firstSeed = flag.Uint64("seed", 0, "of the first simulation")
 	seeds     = flag.Uint64("seeds", 200, "how many simulations there are")
+	docsDir   = flag.String("docs", "", "the `directory` of reliability.md, which gets what was done")
 	repeats   = flag.Int("repeat", 1000, "how often a simulation that fails is repeated")
 )
 
@@ -34,6 +35,7 @@ func TestSimulation(t *testing.T) {
 	})
 	t.Logf("%d seeds in %v:%s", b.next-*firstSeed, time.Since(began).Round(time.Second/10), b)
 	if b.failed == nil {
+		b.document(t)
 		return
 	}
 	var text strings.Builder
@@ -99,6 +101,23 @@ func (b *batch) String() string {
 		fmt.Fprintf(&text, "\n%8d %s", b.done[kind], kind)
 	}
 	return text.String()
+}
+
+// document writes what simulations without an anomaly have done.
+func (b *batch) document(t *testing.T) {
+	if *docsDir == "" {
+		return
+	}
+	kinds := map[string]map[string]int{"client": {}, "operation": {}, "fault": {}}
+	for name, n := range b.done {
+		kind, what, _ := strings.Cut(name, ": ")
+		kinds[kind][what] = n
+	}
+	text := fmt.Sprintf("%d histories, seeds %d to %d\nclients: %s\noperations: %s\nfaults: %s\n%s\n", b.next-*firstSeed, *firstSeed, b.next-1,
+		counted(kinds["client"]), counted(kinds["operation"]), counted(kinds["fault"]), promised(nil))
+	if err := ofSimulation.put(*docsDir, listing(text)); err != nil {
+		t.Error(err)
+	}
 }
 
 // simulated makes and judges the history of a seed.

@@ -67,7 +67,14 @@ func newSmallWorld(dir string, y *way, seed uint64) (*world, error) {
 	return w, nil
 }
 
-func (w *world) configFile() string { return filepath.Join(w.dir, "config.yaml") }
+// configFile is the file of the proxy's configuration. Some programs go by its ending.
+func (w *world) configFile() string {
+	if w.way.toml {
+		return filepath.Join(w.dir, "config.toml")
+	}
+	return filepath.Join(w.dir, "config.yaml")
+}
+
 func (w *world) serverArgv() []string {
 	return append([]string{w.self}, w.serverArgs(w.way.server())...)
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,9 +42,12 @@ type soak struct {
 	quiet   []moment // once a slice
 	faulted []Event  // the faults of the last minute, which may explain what happens later
 
+	output bytes.Buffer
+	to     io.Writer // the output and stdout
+
 	judging   sync.WaitGroup // one slice, while the next one goes on
 	mu        sync.Mutex     // guards the field below
-	anomalies int
+	anomalies []Anomaly
 }
 
 // A moment is when nothing goes on, and what the proxy has then.
@@ -66,18 +71,19 @@ func (o options) endure(ctx context.Context) error {
 	}
 	w.hurry = 5 * time.Second
 	s := &soak{options: o, world: w, tally: newTally()}
+	s.to = io.MultiWriter(os.Stdout, &s.output)
 	if s.series, err = newSeries(w); err != nil {
 		return err
 	}
-	fmt.Printf("soak of %v, seed %d, slices of %v\n", o.soak, o.seed, s.slice())
+	fmt.Fprintf(s.to, "soak of %v, seed %d, slices of %v\n", o.soak, o.seed, s.slice())
 	err = s.run(ctx)
 	w.stop()
 	s.judging.Wait()
 	if err := errors.Join(err, s.end()); err != nil {
 		return err
 	}
-	if s.anomalies > 0 {
-		return fmt.Errorf("%d anomalies, seed %d; all files are in %s", s.anomalies, o.seed, dir)
+	if len(s.anomalies) > 0 {
+		return fmt.Errorf("%d anomalies, seed %d; all files are in %s", len(s.anomalies), o.seed, dir)
 	}
 	return nil
 }
@@ -156,7 +162,7 @@ func (s *soak) report(r *report, earlier []Event, logs []byte) {
 	if len(r.anomalies) == 0 {
 		return
 	}
-	s.add(len(r.anomalies))
+	s.add(r.anomalies)
 	fmt.Printf("anomalies in %s:\n", r.dir)
 	for _, a := range r.anomalies[:min(len(r.anomalies), 5)] {
 		r.printAnomaly(os.Stdout, a)
@@ -168,10 +174,10 @@ func (s *soak) report(r *report, earlier []Event, logs []byte) {
 	}
 }
 
-func (s *soak) add(anomalies int) {
+func (s *soak) add(anomalies []Anomaly) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.anomalies += anomalies
+	s.anomalies = append(s.anomalies, anomalies...)
 }
 
 // isLate reports whether an event belongs to a client of an earlier slice: the name of a client begins with the
@@ -217,13 +223,17 @@ func (s *soak) rotate() (logs []byte, err error) {
 
 // end judges what is left, and what has grown, and draws it.
 func (s *soak) end() error {
-	s.tally.print(os.Stdout)
-	found := append(leftBehind(s.world.dir, nil), s.series.judge(os.Stdout, s.quiet)...)
+	s.tally.print(s.to)
+	found := append(leftBehind(s.world.dir, nil), s.series.judge(s.to, s.quiet)...)
 	for _, a := range found {
-		fmt.Printf("anomaly: promise %d: %s\n", a.Rule, a.What)
+		fmt.Fprintf(s.to, "anomaly: promise %d: %s\n", a.Rule, a.What)
 	}
-	s.add(len(found))
+	s.add(found)
 	picture := filepath.Join(s.world.dir, "soak.svg")
-	fmt.Printf("samples: %s, picture: %s\n", s.series.file.Name(), picture)
-	return errors.Join(s.series.file.Close(), s.series.draw(picture))
+	fmt.Fprintf(s.to, "%s\nsamples: %s, picture: %s\n", promised(s.anomalies), s.series.file.Name(), picture)
+	err := errors.Join(s.series.file.Close(), s.series.draw(picture))
+	if err != nil || s.docs == "" {
+		return err
+	}
+	return putSoak(s.docs, s.output.Bytes())
 }

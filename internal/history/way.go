@@ -22,6 +22,7 @@ type way struct {
 	// argv and config may have {port}, {far} for the URL of the remote server, and {config} for the file with config.
 	argv   func(server []string) []string
 	config func(server []string) string // nil for none
+	toml   bool                         // config is TOML, not YAML
 	at     string                       // the URL for clients; "" on stdio
 	prefix string                       // of its tools' names
 
@@ -189,10 +190,10 @@ func crate(binary, dir string) []way {
 	return []way{
 		{program: name, path: overHTTP, one: true, argv: argv, config: func(server []string) string {
 			return front + fmt.Sprintf("transport = \"stdio\"\ncommand = %q\nargs = %s\n", server[0], list(server[1:]))
-		}, at: "http://127.0.0.1:{port}/", prefix: "far/"},
+		}, toml: true, at: "http://127.0.0.1:{port}/", prefix: "far/"},
 		{program: name, path: httpToRemote, argv: argv, config: func([]string) string {
 			return front + "transport = \"http\"\nurl = \"{far}\"\n"
-		}, at: "http://127.0.0.1:{port}/", prefix: "far/"},
+		}, toml: true, at: "http://127.0.0.1:{port}/", prefix: "far/"},
 	}
 }
 

@@ -52,8 +52,8 @@ func TestWays(t *testing.T) {
 		"stdio → remote HTTP, mcp-remote 0.15.1":                    "NODE node_modules/mcp-remote/dist/proxy.js http://127.0.0.1:20001/mcp --silent",
 		"HTTP → process, mcp-proxy 0.13.0 (PyPI)":                   ".venv-mcp-proxy/bin/mcp-proxy --port 20000 --log-level ERROR -- " + server,
 		"stdio → remote HTTP, mcp-proxy 0.13.0 (PyPI)":              ".venv-mcp-proxy/bin/mcp-proxy --transport streamablehttp --log-level ERROR http://127.0.0.1:20001/mcp",
-		"HTTP → process, mcp-proxy 0.6.0 (crates.io)":               "out/crate/bin/mcp-proxy --config /d/config.yaml",
-		"HTTP → remote HTTP, mcp-proxy 0.6.0 (crates.io)":           "out/crate/bin/mcp-proxy --config /d/config.yaml",
+		"HTTP → process, mcp-proxy 0.6.0 (crates.io)":               "out/crate/bin/mcp-proxy --config /d/config.toml",
+		"HTTP → remote HTTP, mcp-proxy 0.6.0 (crates.io)":           "out/crate/bin/mcp-proxy --config /d/config.toml",
 	}
 	for _, y := range append(ownWays("ours"), peers...) {
 		w := &world{dir: "/d", self: "/self", way: &y, address: "127.0.0.1:20000", links: map[string]*network{"remote": {address: "127.0.0.1:20001"}}}

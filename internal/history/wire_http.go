@@ -263,7 +263,9 @@ func (w *posts) lose(id string, resume bool) bool {
 	at := w.open[id]
 	at.resumes = resume && at.last != ""
 	at.stop()
-	w.open[""].stop()
+	if listens := w.open[""]; listens != nil { // it may not have begun yet
+		listens.stop()
+	}
 	return at.resumes
 }
 
