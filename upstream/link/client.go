@@ -183,6 +183,17 @@ func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	return k, nil
 }
 
+// Dial opens a stream of bytes, on which this side sends first. Its errors and waits are those of Open.
+// The link bounds neither how long its reads and writes take, nor what one of them holds up. After the
+// end of the link they fail with a [*jsonrpc.ClosedError]. The caller closes it.
+func (c *Client) Dial(ctx context.Context) (net.Conn, error) {
+	opened, err := c.Open(ctx, Hello{bytes: true})
+	if err != nil {
+		return nil, err
+	}
+	return &byteStream{conn: opened.(*conn)}, nil
+}
+
 // Reject sends the host the complete list of announced upstreams that the proxy does not
 // offer. It does not wait. A host of an older version ignores it.
 func (c *Client) Reject(all []Rejection) { c.rejected.put(rejectionsLine(all)) }

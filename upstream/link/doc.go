@@ -30,6 +30,12 @@
 // An upstream cannot forge such a line: every message is decoded and encoded again, and
 // an encoded message begins with {"jsonrpc".
 //
+// A stream may be of bytes instead, between two programs that know what they mean:
+//
+//	dialler → other   {"mcp-proxy":1,"bytes":true}
+//	other → dialler   {"mcp-proxy":1,"ok":true}, or refused
+//	both ways         bytes; the dialler sends first
+//
 // # On the control stream
 //
 // The proxy opens it first, and it lives as long as the link:

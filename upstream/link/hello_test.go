@@ -254,7 +254,7 @@ func TestHelloArrives(t *testing.T) {
 		hellos <- h
 		return echo(ctx, h, c)
 	}})
-	want := Hello{"files", "k\n\"\u2028", "legacy"}
+	want := Hello{Upstream: "files", Key: "k\n\"\u2028", Era: "legacy"}
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := p.client.Open(ctx, want)
 	if err != nil {

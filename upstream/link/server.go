@@ -32,6 +32,7 @@ const maxRefusals = 2 * maxOpening
 // A Server is the host's end: it accepts streams to upstreams.
 type Server struct {
 	Handle Handler
+	Bytes  func(c net.Conn)           // serves a stream of bytes, of which it reads first; owns c until it returns; nil refuses them
 	Known  func(upstream string) bool // reports, without waiting, whether there is such an upstream; nil accepts all
 	Log    *slog.Logger               // nil discards
 	Limits jsonrpc.Limits             // of one message from the proxy
@@ -210,6 +211,10 @@ func (s *Server) stream(ctx context.Context, c *conn) {
 		c.shut(errClosed, nil, longAgo)
 	case err != nil:
 		s.refuse(c, h, err)
+	case h.bytes:
+		c.host = false // it has no closing line
+		defer c.Close()
+		s.Bytes(&byteStream{conn: c})
 	default:
 		c.CloseCause(s.Handle(jsonrpc.WithForwarded(ctx, headers), h, c))
 	}
@@ -242,6 +247,9 @@ func (s *Server) greet(c *conn) (h Hello, headers map[string][]string, err error
 		if !c.stream.link.begun() {
 			return Hello{}, nil, errNoControl
 		}
+	}
+	if isBytes(line) && s.Bytes != nil {
+		return Hello{bytes: true}, nil, c.out.WriteLines([]byte(okLine))
 	}
 	if h, err = parseHello(line); err == nil && s.Trusted {
 		headers, err = helloHeaders(line)

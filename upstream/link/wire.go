@@ -19,6 +19,8 @@ type Hello struct {
 	Upstream string
 	Key      string // of the upstream session that the stream attaches to
 	Era      string // of the messages on the stream
+
+	bytes bool // the stream is of bytes, and nothing else is set
 }
 
 // version is the version of the link's own lines.
@@ -50,6 +52,9 @@ const headersKey = `,"headers":`
 // line returns {"mcp-proxy":1,"upstream":"…","key":"…","era":"…"}, and with headers
 // "headers":{"Authorization":["…"]} behind that.
 func (h Hello) line(headers map[string][]string) ([]byte, error) {
+	if h.bytes {
+		return []byte(bytesLine), nil
+	}
 	b := append(appendNote(nil, "upstream"), jsonrpc.Quote(h.Upstream)...)
 	b = append(append(b, `,"key":`...), jsonrpc.Quote(h.Key)...)
 	b = append(append(b, `,"era":`...), jsonrpc.Quote(h.Era)...)

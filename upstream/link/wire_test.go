@@ -12,7 +12,7 @@ import (
 
 // TestLines pins the bytes on the wire: the other end may be another version.
 func TestLines(t *testing.T) {
-	greeting, err := Hello{"files", "k\"1", "legacy"}.line(nil)
+	greeting, err := Hello{Upstream: "files", Key: "k\"1", Era: "legacy"}.line(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
