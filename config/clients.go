@@ -146,6 +146,19 @@ func (r *reader) operators(c *Config) {
 	}
 }
 
+// check refuses settings of replicas without the key that they share.
+func (c *Cluster) check(v value) {
+	if c.KeyFile != "" {
+		return
+	}
+	for _, key := range []string{"join", "listen", "advertise", "required"} {
+		if v.node.Has(key) {
+			v.wrong("needs keyFile, a file that all replicas share")
+			return
+		}
+	}
+}
+
 func (t *Traces) check(v value) {
 	if t.Endpoint == "" {
 		return

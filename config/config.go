@@ -36,6 +36,8 @@ type Config struct {
 	CacheDir   string        `key:"cacheDir" table:"servers" is:"path" shown:"the user's cache directory" doc:"keeps what servers list [between runs](operations.md#servers-that-start-when-they-are-needed)"`
 	CatalogAge time.Duration `key:"catalogAge" table:"servers" default:"24h" doc:"lists that are older are asked for again when a client uses them; '0': never"`
 
+	Cluster Cluster `key:"cluster" table:"replicas"`
+
 	// Policies say what clients may do, in the order of the file; nil allows everything.
 	Policies []Policy `key:"policies" table:"clients" empty:"leave it out if all clients may do everything, or write - {who: any}" doc:"[what they may do](#what-clients-may-do); without it everything"`
 
@@ -67,6 +69,16 @@ type ListenTLS struct {
 // Logs says what is logged besides the default.
 type Logs struct {
 	Calls bool `key:"calls" doc:"one info line for each call: client, target, duration and result. Beyond 100 lines a second calls are left out, and the next line says how many ('left_out'); failed calls have 100 lines of their own"`
+}
+
+// Cluster makes serve one of several replicas behind one address. Without KeyFile there is one, and
+// nothing else is set but Listen.
+type Cluster struct {
+	KeyFile   string   `key:"keyFile" is:"path" doc:"[replicas](operations.md#replicas): the file that all of them share, a key in each line, hex or base64 of 32 bytes or more. The first signs, all verify. Read again when it changes"`
+	Join      []string `key:"join" is:"member" doc:"other replicas, 'HOST' or 'HOST:PORT', the port as in 'listen'. A name stands for all its addresses. This process may be among them"`
+	Listen    string   `key:"listen" is:"twoPorts" default:":7946" doc:"'HOST:PORT' for the replicas: membership on TCP and UDP, and links on TCP at the next port. All of it is encrypted, and refuses who does not have a key"`
+	Advertise string   `key:"advertise" is:"member" shown:"that of 'listen'" doc:"'HOST' or 'HOST:PORT' by which other replicas reach 'listen', if that differs"`
+	Required  bool     `key:"required" doc:"[readiness](operations.md) waits until this process has met another replica"`
 }
 
 // Limits bound what clients may use. All are positive.

@@ -255,25 +255,28 @@ func (l *loader) complete(c *Config, o Options) {
 	for _, u := range c.Upstreams {
 		l.cleartext(u)
 	}
-	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs") {
+	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "cluster") {
 		l.operators(c)
 	}
-	if onlyIn(read, "limits", "links", "policies", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "links", "policies", "traces", "logs", "admin", "cluster") {
 		l.forwarding(c, o)
 	}
 	if o.Host {
 		if len(c.Policies) > 0 {
 			l.fail(l.source, "policies", "are only valid for a proxy: a host does not know its clients")
 		}
+		if c.Cluster.KeyFile != "" {
+			l.fail(l.source, "cluster", "is only valid for a proxy: a host serves its own upstreams")
+		}
 		return
 	}
-	if onlyIn(read, "limits", "upstreams", "policies", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "upstreams", "policies", "traces", "logs", "admin", "cluster") {
 		l.clients(c, o)
 	}
-	if onlyIn(read, "limits", "upstreams", "links", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "upstreams", "links", "traces", "logs", "admin", "cluster") {
 		l.rules(c)
 	}
-	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "admin") {
+	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "admin", "cluster") {
 		l.listening(c, o)
 	}
 }

@@ -31,7 +31,11 @@ func wantFull(dir string) *Config {
 			AllowedHosts:   []string{"proxy.example.com", "proxy.example.com:8443", "[fd00::1]"},
 			AllowedOrigins: []string{"https://app.example.com", "http://app.example.com:3000"},
 		},
-		TokenStore:    "keyring",
+		TokenStore: "keyring",
+		Cluster: Cluster{
+			KeyFile: filepath.Join(dir, "secrets/cluster"), Join: []string{"replicas.example.com", "192.0.2.7:7000"}, Listen: "192.0.2.7:7000",
+			Advertise: "198.51.100.7", Required: true,
+		},
 		CatalogAge:    24 * time.Hour,
 		Policies:      wantPolicies(),
 		SessionIdle:   90 * time.Minute,
@@ -173,7 +177,7 @@ func TestDefaults(t *testing.T) {
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 5 * time.Minute,
 		ListTimeout: 10 * time.Second, Drain: 5 * time.Second, ShutdownGrace: 8 * time.Second,
-		Prefix: "auto", TokenStore: "file", CatalogAge: 24 * time.Hour,
+		Prefix: "auto", TokenStore: "file", CatalogAge: 24 * time.Hour, Cluster: Cluster{Listen: ":7946"},
 		Limits: Limits{Message: 16 << 20, Depth: 1000, InFlight: 1024, Sessions: 256},
 		Upstreams: []Upstream{{
 			Name: "a", Key: "upstreams.a", Process: Process{Command: "x", Env: map[string]string{}},
@@ -221,7 +225,7 @@ upstreams: {a: {command: x}}
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 10 * time.Second,
 		ListTimeout: 10 * time.Second, Drain: time.Second, ShutdownGrace: 9 * time.Second,
-		Prefix: "auto", TokenStore: "keyring", CatalogAge: 24 * time.Hour,
+		Prefix: "auto", TokenStore: "keyring", CatalogAge: 24 * time.Hour, Cluster: Cluster{Listen: ":7946"},
 		Limits: c.Limits, Upstreams: c.Upstreams,
 	}
 	if want.Read = []string{c.File}; !reflect.DeepEqual(*c, want) {

@@ -56,6 +56,8 @@ var rules = map[string]rule{
 	"fraction": {what: "a number from 0 to 1 such as 0.1", kinds: tree.Number, parse: parseFraction},
 
 	"address":     {what: "HOST:PORT or unix:///path", kinds: tree.Text, parse: check(isAddress)},
+	"twoPorts":    {what: "HOST:PORT with a port from 1 to 65534 (links use the next one)", kinds: tree.Text, parse: check(isClusterAddress)},
+	"member":      {what: "HOST or HOST:PORT", kinds: tree.Text, parse: check(isMember)},
 	"host":        {what: `a host, HOST:PORT or "*"`, kinds: tree.Text, parse: check(isAllowedHost)},
 	"origin":      {what: `an origin such as https://example.com or "*"`, kinds: tree.Text, parse: check(isOrigin)},
 	"uri":         {what: "a URI such as file:///data", kinds: tree.Text, parse: check(isURI)},
@@ -247,6 +249,22 @@ func isAddress(s string) bool {
 		return strings.HasPrefix(p, "/") && len(p) > 1 && isClean(p)
 	}
 	return isHostPort(s, true)
+}
+
+// isClusterAddress reports whether an address leaves a port for links.
+func isClusterAddress(s string) bool {
+	if !isHostPort(s, true) {
+		return false
+	}
+	_, port, _ := net.SplitHostPort(s)
+	n, _ := strconv.Atoi(port)
+	return 0 < n && n < 65535
+}
+
+// isMember accepts a host or an IP address without a port, too.
+func isMember(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil || isHost(s) && !strings.Contains(s, ":") || isHostPort(s, false)
 }
 
 func isPath(command string) bool {

@@ -19,7 +19,7 @@ import (
 // pages are the tables of docs/configuration.md, each with the struct of its keys, or nil for the
 // top-level keys that name the table.
 var pages = map[string]reflect.Type{
-	"servers": nil, "addresses": nil, "clients": nil, "limits": nil, "operators": nil,
+	"servers": nil, "addresses": nil, "clients": nil, "limits": nil, "replicas": nil, "operators": nil,
 	"upstreams.NAME":      reflect.TypeFor[Upstream](),
 	"upstreams.NAME.auth": reflect.TypeFor[UpstreamAuth](),
 	"links.NAME":          reflect.TypeFor[Link](),

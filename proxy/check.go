@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jwt"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/cluster"
 	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
@@ -66,6 +67,7 @@ func Check(cfg *config.Config) config.Problems {
 	}
 	c.clientTokens(cfg)
 	c.linkTokens(cfg.Links)
+	c.replicas(cfg.Cluster)
 	c.token("admin.tokenFile", cfg.Admin.TokenFile, "operators")
 	c.headerFiles("traces", cfg.Traces.HeadersFrom)
 	c.tls("traces.tls", "ca", cfg.Traces.TLS)
@@ -124,6 +126,13 @@ func (c *checker) clientTokens(cfg *config.Config) {
 	c.token("tokenFile", cfg.TokenFile, "clients")
 	for _, t := range cfg.Auth.Tokens {
 		c.token(t.Key+".tokenFile", t.TokenFile, "clients")
+	}
+}
+
+// replicas checks the keys of replicas.
+func (c *checker) replicas(of config.Cluster) {
+	if of.KeyFile != "" {
+		c.found("cluster.keyFile", cluster.CheckKeys(of.KeyFile))
 	}
 }
 

@@ -43,6 +43,8 @@ type Proxy struct {
 	local  *localLink // to host
 	links  *links     // to hosts elsewhere
 
+	replicas *replicas // other proxies behind the same address; nil for none
+
 	operators *operators
 	traces    *traces.Traces // nil for none
 
@@ -101,6 +103,14 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p.front.Names = p.names
+	if !o.Stdio {
+		if p.replicas, err = newReplicas(cfg, p.front, o); err != nil {
+			return nil, err
+		}
+	}
+	if p.replicas != nil {
+		p.front.Replicas = p.replicas
+	}
 	if p.web, err = newWeb(cfg, p.front, o); err != nil && !o.Stdio {
 		return nil, err
 	}
@@ -207,6 +217,11 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 		p.web.closeListeners()
 		return nil, err
 	}
+	if err := p.replicas.listen(); err != nil {
+		p.operators.close()
+		p.web.closeListeners()
+		return nil, err
+	}
 	var at []net.Addr
 	for _, l := range p.web.listeners {
 		at = append(at, l.Addr())
@@ -221,6 +236,7 @@ func (p *Proxy) Serve() error {
 	p.start()
 	p.front.start(p.linked)
 	p.inside.run(func() { p.router.LearnUnknown(p.serving) })
+	p.replicas.start()
 	return p.web.serve()
 }
 
@@ -308,13 +324,17 @@ func (p *Proxy) ready() []ops.Check {
 	if p.web != nil && len(p.web.listeners) > 0 {
 		all = append(all, listening(p.web.allUp()))
 	}
+	all = append(all, p.replicas.checks()...)
 	all = append(all, p.host.required.checks()...)
 	return append(all, p.links.required()...)
 }
 
 // Unready makes readiness fail from now on and changes nothing else, so that a load balancer
 // notices the drain while the proxy still serves.
-func (p *Proxy) Unready() { p.operators.draining.Store(true) }
+func (p *Proxy) Unready() {
+	p.operators.draining.Store(true)
+	p.replicas.drain()
+}
 
 // Shutdown ends the proxy, within the deadline of ctx if it has one. It refuses new requests
 // and sessions, and lets those in flight finish. The rest of the time belongs to the
@@ -328,8 +348,10 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	b := newBudget(ctx, p.host.longestStop(), hangUpTime, p.host.force)
 	p.front.leave()
 	p.router.Shutdown(b.drain)
+	p.front.Linger(b.drain)
 	p.cut() // fail requests that missed the deadline
 	p.front.Close()
+	p.replicas.leave()
 	p.inside.wait()
 	p.hangUp()
 	p.links.in.wait()

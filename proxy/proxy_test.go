@@ -32,6 +32,10 @@ func newProxy(t *testing.T, cfg config.Config) *Proxy {
 // Close may come at any time, and again; goleak looks for what it leaves.
 func TestClose(t *testing.T) {
 	cfg := config.Config{Frontend: config.Frontend{Listen: []string{"127.0.0.1:0"}}, Links: []config.Link{{Name: "far", Dial: "tcp://127.0.0.1:1", Heartbeat: time.Second}}}
+	cfg.Cluster = config.Cluster{KeyFile: filepath.Join(t.TempDir(), "key"), Listen: "127.0.0.1:0"}
+	if err := os.WriteFile(cfg.Cluster.KeyFile, []byte(strings.Repeat("ab", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for when, run := range map[string]func(*Proxy) func() error{
 		"at once":          func(*Proxy) func() error { return nil },
 		"when it listens":  func(p *Proxy) func() error { p.Listen(); return nil },

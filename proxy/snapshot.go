@@ -25,6 +25,7 @@ func (p *Proxy) Snapshot() Snapshot {
 	return Snapshot{
 		Process: process, Traffic: p.traffic(),
 		Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot(),
+		Replicas: p.replicas.members(),
 	}
 }
 

@@ -21,6 +21,7 @@ var mayImport = map[string][]string{
 	"proxy/catalog":             {"internal/glob", "internal/jsonrpc", "internal/mcp"},
 	"proxy/lists":               {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/secretfile", "proxy/catalog", "proxy/policy"},
 	"proxy/listen":              {"internal/jsonrpc", "internal/mcp", "proxy/catalog"},
+	"proxy/cluster":             {"internal/secretfile", "upstream/link"},
 	"proxy/policy":              {"internal/glob", "internal/identity"},
 	"proxy/owners":              {"internal/identity", "internal/jsonrpc", "internal/mcp", "proxy/catalog"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/listen", "proxy/lists", "proxy/owners", "proxy/policy"},
@@ -48,7 +49,7 @@ var mayImport = map[string][]string{
 	// The parts meet in the door, which programs embed.
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/peer", "internal/secretfile",
-		"proxy/auth", "proxy/catalog", "proxy/frontend", "proxy/lists", "proxy/ops", "proxy/ops/metrics", "proxy/ops/tap", "proxy/ops/traces", "proxy/policy", "proxy/session",
+		"proxy/auth", "proxy/catalog", "proxy/cluster", "proxy/frontend", "proxy/lists", "proxy/ops", "proxy/ops/metrics", "proxy/ops/tap", "proxy/ops/traces", "proxy/policy", "proxy/session",
 		"upstream", "upstream/eras", "upstream/link", "upstream/oauth", "upstream/process", "upstream/remote", "upstream/replay", "upstream/shared",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},
@@ -58,6 +59,7 @@ var mayImport = map[string][]string{
 // onlyIn says which packages may import an outside dependency: few, so that it can be replaced there.
 var onlyIn = map[string]string{
 	"github.com/hashicorp/yamux":                               "upstream/link",
+	"github.com/hashicorp/memberlist":                          "proxy/cluster",
 	"github.com/gorilla/websocket":                             "internal/jsonrpc/wsconn",
 	"github.com/mattn/go-shellwords":                           "config",
 	"github.com/fsnotify/fsnotify":                             "cmd/mcp-proxy",

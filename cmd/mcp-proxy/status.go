@@ -42,7 +42,7 @@ func printStatus(to io.Writer, now *proxy.Snapshot, servers bool, at time.Time) 
 	fmt.Fprintln(to, oneLine(processLine(now.Process, at), wide))
 	clients := clientRows(now, at)
 	clients.atMost(mostClients)
-	tables := []*rows{upstreamRows(now, at), clients, linkRows(now), rejectedRows(now)}
+	tables := []*rows{upstreamRows(now, at), clients, linkRows(now), replicaRows(now), rejectedRows(now)}
 	if servers {
 		tables = slices.Insert(tables, 1, serverRows(now, at))
 	}
@@ -174,6 +174,24 @@ func linkRows(now *proxy.Snapshot) *rows {
 			state = "up"
 		}
 		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "), l.Why)
+	}
+	return r
+}
+
+func replicaRows(now *proxy.Snapshot) *rows {
+	r := &rows{head: "REPLICA\tSTATE\tADDRESS\tVERSION\tNOTE"}
+	for _, m := range now.Replicas {
+		var notes []string
+		if m.Self {
+			notes = append(notes, "this one")
+		}
+		if m.Linked {
+			notes = append(notes, "linked")
+		}
+		if m.Differs {
+			notes = append(notes, "its configuration differs")
+		}
+		r.add(m.Instance, m.State, m.Address, m.Version, strings.Join(notes, "; "))
 	}
 	return r
 }

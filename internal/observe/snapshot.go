@@ -10,6 +10,7 @@ type Snapshot struct {
 	Sessions  []Session  `json:"sessions"`  // of clients, the oldest first; empty on a host
 	Links     []Link     `json:"links"`     // to hosts elsewhere, in config order; empty on a host
 
+	Replicas []Replica   `json:"replicas,omitempty"` // proxies behind the same address, this one first; none for a proxy that is alone
 	Rejected []Rejection `json:"rejected,omitempty"` // upstreams of a host that a proxy does not offer; see Link for a proxy
 }
 
@@ -114,6 +115,17 @@ type Link struct {
 	Upstreams []string `json:"upstreams,omitempty"` // announced and offered, by name; kept while the link is lost
 
 	Rejected []Rejection `json:"rejected,omitempty"` // announced and not offered
+}
+
+// A Replica is one of several proxies behind the same address.
+type Replica struct {
+	Instance string `json:"instance"`         // the random name of its process, with which its session ids begin
+	Self     bool   `json:"self,omitzero"`    // this process
+	Address  string `json:"address"`          // for the other replicas
+	State    string `json:"state"`            // "ready" or "draining"
+	Version  string `json:"version"`          // of its program
+	Linked   bool   `json:"linked,omitzero"`  // this process has a link to it, on which it passes requests on
+	Differs  bool   `json:"differs,omitzero"` // its configuration is not that of this process
 }
 
 // Health is the output of healthcheck.

@@ -204,7 +204,7 @@ func TestUnreadInQueue(t *testing.T) {
 // A cut after a plain response was sent does not touch its connection, whose handler may have
 // returned.
 func TestCutAfterAPlainResponse(t *testing.T) {
-	s := newHTTPSession(caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
+	s := newHTTPSession("id", caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
 	m := jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)
 	rd, err := s.expect([]*jsonrpc.Message{m}, false)
 	if err != nil {

@@ -31,14 +31,8 @@ type bodies struct {
 // body is unusable, readMessage refuses r and returns nil. If badReply is not nil, it is then
 // called with an error for each question that the body should have answered.
 func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
-	body, status, reason := b.read(r, who)
-	if status != 0 {
-		w.Header().Set("Connection", "close") // do not read the rest of the body
-		if status == http.StatusServiceUnavailable {
-			unavailable(w, reason)
-		} else {
-			refuse(w, status, reason)
-		}
+	body, ok := b.readBytes(w, r, who)
+	if !ok {
 		return nil
 	}
 	m, err := b.limits.Decode(body)
@@ -63,6 +57,21 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 	}
 	writeError(w, http.StatusBadRequest, id, bad.Wire())
 	return nil
+}
+
+// readBytes returns the body of r. If it is unusable, readBytes refuses r and returns false.
+func (b *bodies) readBytes(w http.ResponseWriter, r *http.Request, who identity.Principal) (body []byte, ok bool) {
+	body, status, reason := b.read(r, who)
+	if status == 0 {
+		return body, true
+	}
+	w.Header().Set("Connection", "close") // do not read the rest of the body
+	if status == http.StatusServiceUnavailable {
+		unavailable(w, reason)
+	} else {
+		refuse(w, status, reason)
+	}
+	return nil, false
 }
 
 // read reads a body within the limit of a message. Its memory grows with the received bytes, not

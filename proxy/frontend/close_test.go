@@ -391,7 +391,7 @@ func chaos(ts *testServer) {
 // TestWithdrawReusedID withdraws a cancelled request whose id is in use again: the later request
 // stays (race J).
 func TestWithdrawReusedID(t *testing.T) {
-	s := newHTTPSession(caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
+	s := newHTTPSession("id", caller{who: identity.Nobody}, newBacklog(jsonrpc.Limits{}).join(identity.Nobody.Principal))
 	messages := []*jsonrpc.Message{jsonrpc.NewRequest(jsonrpc.IntID(1), "x", nil)}
 	first, _ := s.expect(messages, false)
 	s.cancelledLocked(jsonrpc.NewNotification("notifications/cancelled", []byte(`{"requestId":1}`)))

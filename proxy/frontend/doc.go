@@ -36,21 +36,37 @@
 // JSON and events are as above, but only POSTs have streams, and nothing can be resumed: dropping a
 // POST cancels its request.
 //
+// Replicas: a request for a session of another process is passed on to that one, and so is a request
+// that would begin something while this process drains.
+//
+//	client ─► Guard ─► route ─► session here ─► …
+//	                      └───► relay ─► RoundTripper ═══ FromReplica ─► Guard ─► route ─► session
+//	            one error ◄────────┘ if that fails
+//
+// Both ends identify the client by the same headers. A header of the relay says what no other header
+// does: the client's address, and the principal of a certificate or a Unix user. It counts only on a
+// connection that FromReplica marks. The relay keeps the body of a POST, or the ids in a large
+// one, until the response ends. It passes events and JSON on whole. So when the other process or the link
+// to it fails, it answers each request of the body that has no response yet with the connection-closed
+// error. It repeats nothing. A request is passed on once.
+//
 // The Guard asks an Identifier who sent a request, and stores the answer in each message
 // (Message.From). Sessions, events and connections are found by principal. When the proof of a
 // client ends, so do its WebSocket, the streams that its GETs opened, and its listens.
 //
 // From the top down: http.go has the configuration and the paths. streamable.go, httpsse.go and
-// modern.go handle requests. sessions.go begins and ends sessions. session.go with streams.go, and
-// principal.go, are the Conns. guard.go and identifier.go identify clients. headers.go, body.go,
-// events.go and reply.go read and write HTTP. socket.go is a WebSocket. backlog.go and slots.go
-// bound the memory of messages.
+// modern.go handle requests. replicas.go and relay.go pass them on. sessions.go begins and ends
+// sessions. session.go with streams.go, and principal.go, are the Conns. guard.go and identifier.go
+// identify clients. headers.go, body.go, events.go and reply.go read and write HTTP. socket.go is a
+// WebSocket. backlog.go and slots.go bound the memory of messages.
 //
 // Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs ServePrincipal for
 // each principal's connection. The goroutines of net/http write the responses. interrupt.go lists
 // those of Stdio.
 //
 // Invariants:
+//   - A request that is passed on has one outcome for its client: a response of the other process, or
+//     the error of the relay, which is not_sent only if the connection did not get the whole body.
 //   - Whoever takes a request out of a Table answers it: Send, a cancellation, or the end. So each
 //     POST is answered once. A modern POST whose client has left takes its own request.
 //   - A message is sent on one stream only, in the order of Send.

@@ -82,9 +82,10 @@ type connKey struct {
 
 // identify checks a request and identifies its client. If ok is false, identify has answered the
 // request: 403 for a foreign Host or Origin, 400 for a duplicate header, the refusal of Clients, or
-// 204 for a CORS preflight, which has no token.
-func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.Identity, ok bool) {
-	if g.Admit(w, r) != nil {
+// 204 for a CORS preflight, which has no token. from is nil unless another replica passed the
+// request on; that one has checked Host, and may have identified the client.
+func (g *Guard) identify(w http.ResponseWriter, r *http.Request, from *origin) (who *identity.Identity, ok bool) {
+	if from == nil && g.Admit(w, r) != nil {
 		return nil, false
 	}
 	if !g.checkOrigin(w, r) {
@@ -94,6 +95,9 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request) (who *identity.
 	if r.Method == http.MethodOptions {
 		w.WriteHeader(http.StatusNoContent)
 		return nil, false
+	}
+	if who = from.client(); who != nil {
+		return who, true
 	}
 	who, why := g.clients().Identify(r)
 	if why != nil {

@@ -92,7 +92,7 @@ func serveGuarded(g *Guard, method, name, value string) *httptest.ResponseRecord
 		r.Header.Set(name, value)
 	}
 	w := httptest.NewRecorder()
-	if who, ok := g.identify(w, r); ok {
+	if who, ok := g.identify(w, r, nil); ok {
 		w.Header().Set("Principal", who.String())
 		w.WriteHeader(http.StatusTeapot)
 	}
@@ -122,7 +122,7 @@ func TestGuardPreflight(t *testing.T) {
 	r.Header.Set("Origin", "https://app.example")
 	r.Header.Set("Access-Control-Request-Headers", "content-type, mcp-param-region,Mcp-Param-A!, mcp-param-, mcp-param-b:c, x-other")
 	w := httptest.NewRecorder()
-	g.identify(w, r)
+	g.identify(w, r, nil)
 	if got := w.Header().Get("Access-Control-Allow-Headers"); got != corsHeaders+", mcp-param-region, Mcp-Param-A!" {
 		t.Errorf("Access-Control-Allow-Headers: %q", got)
 	}
@@ -173,7 +173,7 @@ func TestUnknownUser(t *testing.T) {
 	c.Close() // so that the system cannot say it
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/mcp", nil)
 	w := httptest.NewRecorder()
-	if who, ok := new(Guard).identify(w, r.WithContext(identity.WithSocket(t.Context(), c))); ok || w.Code != http.StatusForbidden {
+	if who, ok := new(Guard).identify(w, r.WithContext(identity.WithSocket(t.Context(), c)), nil); ok || w.Code != http.StatusForbidden {
 		t.Errorf("%v, %d", who, w.Code)
 	}
 }

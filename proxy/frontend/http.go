@@ -3,6 +3,7 @@ package frontend
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -68,6 +69,9 @@ type HTTP struct {
 	// as for a client that never had the stream.
 	SessionGone time.Duration
 
+	// Replicas are the other processes behind the address of this one. Nil: there are none.
+	Replicas Replicas
+
 	Traces  bool   // read trace contexts from headers
 	Version string // of the program, in server cards
 
@@ -90,11 +94,15 @@ func (h *HTTP) init() {
 			backlog: newBacklog(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*httpSession),
 		}
 		waits, places := new(sync.Pool), newBodySlots()
-		h.open.slots = places
+		h.open.slots, h.open.newID = places, rand.Text
 		bodies := &bodies{limits: h.Limits, traces: h.Traces, slots: places}
+		var relay *relay
+		if h.Replicas != nil {
+			h.open.newID, relay = h.Replicas.NewID, newRelay(h.Replicas, h.open, bodies)
+		}
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, conns: make(map[connKey]*principalConn)}
-		h.streamable = &streamable{h.open, bodies, waits, modern}
-		h.sse = &httpSSE{h.open, bodies}
+		h.streamable = &streamable{h.open, bodies, waits, modern, relay}
+		h.sse = &httpSSE{h.open, bodies, relay}
 	})
 }
 
@@ -113,7 +121,13 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.servePublicCard(w, r) {
 		return
 	}
-	if who, ok := h.Guard.identify(w, r); ok {
+	var from *origin
+	if h.Replicas != nil && r.Header[headerReplica] != nil {
+		if r, from = readOrigin(w, r); r == nil {
+			return
+		}
+	}
+	if who, ok := h.Guard.identify(w, r, from); ok {
 		h.route(w, r, who)
 	}
 }
@@ -210,6 +224,13 @@ func (h *HTTP) serveWS(w http.ResponseWriter, r *http.Request, from caller) {
 func (h *HTTP) Drain() {
 	h.init()
 	h.open.drain()
+}
+
+// Linger waits until no POST is being passed on to another replica, or ctx ends. It is for a process
+// that drains.
+func (h *HTTP) Linger(ctx context.Context) {
+	h.init()
+	h.streamable.relay.linger(ctx)
 }
 
 // Close drains, cancels the context of every Serve and waits until all have returned. Afterwards

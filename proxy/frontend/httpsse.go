@@ -11,6 +11,7 @@ import (
 type httpSSE struct {
 	open   *openSessions
 	bodies *bodies
+	relay  *relay // nil if there are no other replicas
 }
 
 // get opens a session and writes its stream.
@@ -26,7 +27,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if leave == nil {
 		return
 	}
-	s := newHTTPSession(from, h.open.backlog.join(from.who.Principal))
+	s := h.open.session(from)
 	s.sse, s.out.keep = true, 0 // nothing can be resumed
 	out := newResponder(w)
 	rd := s.out.attach("", out)
@@ -66,9 +67,12 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	if !checkPost(w, r) {
 		return
 	}
-	s := h.open.find(r.URL.Query().Get("sessionId"), from, true)
+	id := r.URL.Query().Get("sessionId")
+	s := h.open.find(id, from, true)
 	if s == nil {
-		noSession(w)
+		if !h.relay.toOwner(w, r, from.who, id) {
+			noSession(w)
+		}
 		return
 	}
 	defer s.idle.release()

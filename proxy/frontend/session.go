@@ -2,7 +2,6 @@ package frontend
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"sync"
 
@@ -46,8 +45,8 @@ type httpSession struct {
 	established bool        // initialize succeeded
 }
 
-func newHTTPSession(of caller, u *principalBacklog) *httpSession {
-	s := &httpSession{id: rand.Text(), of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
+func newHTTPSession(id string, of caller, u *principalBacklog) *httpSession {
+	s := &httpSession{id: id, of: of, onEnd: func() {}, room: jsonrpc.Room{Messages: inbound}}
 	s.in, s.idle.mu = jsonrpc.NewQueue(&s.mu), &s.mu
 	s.out = eventStreams{mu: &s.mu, idle: &s.idle, backlog: u, keep: storeEvents, numbered: make(map[int]*eventStream)}
 	s.out.standalone = s.out.newStream(&eventStream{})

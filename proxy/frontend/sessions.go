@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type openSessions struct {
 	idle, gone time.Duration
 	backlog    *backlog
 	slots      *bodySlots
+	newID      func() string // of a session
 	log        *slog.Logger
 	ctx        context.Context // of all sessions
 	cancel     context.CancelCauseFunc
@@ -117,6 +119,11 @@ func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 	})
 }
 
+// session returns a new session for a caller who has entered.
+func (o *openSessions) session(from caller) *httpSession {
+	return newHTTPSession(o.newID(), from, o.backlog.join(from.who.Principal))
+}
+
 // begin begins a session that has entered. The caller must release it.
 func (o *openSessions) begin(s *httpSession, leave func()) {
 	s.onEnd = func() { o.forget(s) }
@@ -133,7 +140,7 @@ func (o *openSessions) begin(s *httpSession, leave func()) {
 // serveSession is the goroutine of a session.
 func (o *openSessions) serveSession(s *httpSession, leave func()) {
 	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(),
-		"http_session", s.id[:8]) // the router logs a session of its own
+		"http_session", shortID(s.id)) // the router logs a session of its own
 	o.run(log, s, leave, func(ctx context.Context) error {
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
@@ -144,6 +151,15 @@ func (o *openSessions) serveSession(s *httpSession, leave func()) {
 		}
 		return err
 	})
+}
+
+// shortID returns the part of a session's id that the log has. Ids that begin alike and then have a
+// dot are of one replica.
+func shortID(id string) string {
+	if _, own, ok := strings.Cut(id, "."); ok {
+		id = own
+	}
+	return id[:min(8, len(id))]
 }
 
 func (o *openSessions) forget(s *httpSession) {

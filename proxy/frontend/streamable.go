@@ -21,6 +21,7 @@ type streamable struct {
 	bodies *bodies
 	timers *sync.Pool // see waitPlain
 	modern *modernClients
+	relay  *relay // nil if there are no other replicas
 }
 
 func (h *streamable) serve(w http.ResponseWriter, r *http.Request, c caller) {
@@ -51,15 +52,20 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	if named {
 		s = h.open.find(id, c, false)
 	}
-	if s != nil {
+	switch {
+	case s != nil:
 		defer s.idle.release()
 		if !s.fits(w, r) {
 			return
 		}
-	} else if h.open.isDraining() { // before reading the body
-		if named {
-			noSession(w)
-		} else {
+	case named && h.relay.toOwner(w, r, c.who, id):
+		return
+	case !h.open.isDraining():
+	case named: // before reading the body
+		noSession(w)
+		return
+	default: // a listen is its connection, which ends soon
+		if r.Header.Get(headerMethod) == mcp.MethodListen || !h.relay.toReady(w, r, c.who) {
 			unavailable(w, shuttingDown)
 		}
 		return
@@ -103,7 +109,7 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from call
 		return
 	}
 	from.sent(m)
-	s := newHTTPSession(from, h.open.backlog.join(from.who.Principal))
+	s := h.open.session(from)
 	s.version, _ = mcp.Read(m).Text(mcp.Key)
 	h.open.begin(s, leave)
 	defer s.idle.release()
@@ -158,7 +164,7 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 	return modern
 }
 
-// require returns the session of r and holds it. If it returns nil, it has refused r.
+// require returns the session of r and holds it. If it returns nil, it has answered r.
 func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller) *httpSession {
 	id := r.Header.Get(headerSession)
 	if id == "" {
@@ -167,7 +173,9 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller
 	}
 	s := h.open.find(id, from, false)
 	if s == nil {
-		noSession(w)
+		if !h.relay.toOwner(w, r, from.who, id) {
+			noSession(w)
+		}
 		return nil
 	}
 	if !s.fits(w, r) {

@@ -43,6 +43,7 @@ var (
 	serverAgain   = describe("mcp_proxy_upstream_restarts_total", "Upstream restarts after a failure.", "upstream")
 	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers and remote sessions.", "upstream", "outcome", "cause")
 	linkUp        = describe("mcp_proxy_link_up", "1 while the link to a host is up, otherwise 0.", "link", "required")
+	replicas      = describe("mcp_proxy_replicas", "Proxies behind the same address, with this one.", "state")
 	linkUpstreams = describe("mcp_proxy_link_upstreams", "Upstreams announced by a host.", "link")
 	linkLosses    = describe("mcp_proxy_link_losses_total", "Lost links.", "link")
 	refused       = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
@@ -145,6 +146,13 @@ func (c *collector) collectSnapshot(o out) {
 	for _, l := range now.Links {
 		o.gauge(linkUp, oneIf(l.Up), l.Name, strconv.FormatBool(l.Required))
 		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
+	}
+	states := make(map[string]int)
+	for _, m := range now.Replicas {
+		states[m.State]++
+	}
+	for state, n := range states {
+		o.gauge(replicas, float64(n), state)
 	}
 }
 

@@ -1,0 +1,289 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// lookEvery is how often the key file is looked at.
+const lookEvery = time.Second
+
+// Options of a Cluster.
+type Options struct {
+	KeyFile   string   // keys: one a line, hex or base64 of 32 bytes or more; the first signs, all verify
+	Join      []string // HOST[:PORT] of other members, perhaps of this one; names stand for all their addresses
+	Listen    string   // HOST:PORT for membership, TCP and UDP; links listen on the next port
+	Advertise string   // HOST[:PORT] by which others reach Listen, and the next port; "" for Listen's own
+	Version   string   // of the program
+	Digest    string   // of the configuration
+
+	// Handler serves requests that other members pass on. ConnContext, if not nil, marks the contexts of these.
+	Handler     http.Handler
+	ConnContext func(ctx context.Context) context.Context
+
+	// Happened, if not nil, is called when another member has joined, left or died. The calls are sequential.
+	Happened func(Change)
+
+	Log *slog.Logger // nil discards
+}
+
+// A Cluster is this process as one of several replicas.
+type Cluster struct {
+	// Static after construction.
+	o        Options
+	log      *slog.Logger
+	instance string
+	keys     *keys
+	carriers *carriers
+	others   *members
+
+	// Static after Listen.
+	ports  *ports
+	gossip *gossip
+
+	draining atomic.Bool
+	drain    chan struct{} // has an element if others do not know of draining; capacity 1
+
+	mu      sync.Mutex     // guards running
+	running bool           // links may be dialled
+	links   sync.WaitGroup // those that are kept up
+}
+
+// New reads the keys. It opens nothing.
+func New(o Options) (*Cluster, error) {
+	c := &Cluster{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), instance: newInstance(), drain: make(chan struct{}, 1)}
+	var err error
+	if c.keys, err = newKeys(o.KeyFile, c.instance); err != nil {
+		return nil, fmt.Errorf("cluster.keyFile %w", err)
+	}
+	for _, name := range o.Join {
+		if host, _ := splitJoin(name, 0); host == "" {
+			return nil, fmt.Errorf("cluster.join %q: want HOST or HOST:PORT", name)
+		}
+	}
+	c.carriers = &carriers{keys: c.keys, open: make(map[*carrier]struct{})}
+	c.others = newMembers(func(instance, address string) *peer {
+		return newPeer(instance, c.log, c.spawn, func(ctx context.Context) (net.Conn, error) {
+			return c.dial(ctx, instance, address)
+		})
+	})
+	return c, nil
+}
+
+// Listen opens the ports, and answers other members. Run must follow. Its errors name the option and the address.
+func (c *Cluster) Listen() error {
+	p, err := openPorts(c.o.Listen, c.o.Advertise)
+	if err != nil {
+		return err
+	}
+	c.ports = p
+	c.gossip, err = newGossip(gossipOptions{
+		instance: c.instance, ports: p, keys: c.keys.current.Load().gossip(), meta: c.meta, others: c.others,
+		died: c.carriers.died, log: c.log,
+	})
+	if err != nil {
+		p.links.Close()
+		return fmt.Errorf("cluster.listen %s: %w", c.o.Listen, err)
+	}
+	return nil
+}
+
+// Run makes this process a member until ctx ends: it joins, and asks again for members, announces in the end that it
+// leaves, and ends its links. It closes the ports.
+func (c *Cluster) Run(ctx context.Context) {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wg sync.WaitGroup
+	c.run(true)
+	wg.Go(func() { c.serve(serving, c.ports.links) })
+	wg.Go(func() { (&joiner{cluster: c}).run(ctx) })
+	c.watch(ctx)
+	c.gossip.leave()
+	c.gossip.shutdown()
+	c.run(false)
+	for _, m := range c.others.each() {
+		m.link.end(errStopped)
+	}
+	stop()
+	c.links.Wait()
+	wg.Wait()
+}
+
+// watch follows the keys and the members until ctx ends.
+func (c *Cluster) watch(ctx context.Context) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	bad := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			bad = c.refresh(bad)
+		case <-c.drain:
+			if err := c.gossip.update(); err != nil {
+				c.log.Debug("the state of this replica was not sent in time", "err", err)
+			}
+		case <-c.others.changed:
+			for _, change := range c.others.takeChanges() {
+				c.report(change)
+			}
+		}
+	}
+}
+
+// refresh follows the key file. It returns what is wrong with it, and logs that if it is news.
+func (c *Cluster) refresh(before string) (bad string) {
+	changed, err := c.keys.refresh()
+	switch {
+	case err != nil && err.Error() != before:
+		c.log.Error("cannot read the keys of the cluster; using the known ones", "err", err)
+	case err == nil && before != "":
+		c.log.Info("the keys of the cluster can be read again")
+	}
+	if err != nil {
+		return err.Error()
+	}
+	if changed {
+		set := c.keys.current.Load()
+		if err := c.gossip.useKeys(set.gossip()); err != nil {
+			c.log.Error("cannot use a key of the cluster", "err", err)
+		}
+		c.carriers.withdraw()
+		c.log.Info("the keys of the cluster have changed", "keys", len(set.all))
+	}
+	return ""
+}
+
+func (c *Cluster) report(change Change) {
+	log := c.log.With("member", change.Instance, "address", change.Address)
+	switch change.What {
+	case Joined:
+		log.Info("replica joined")
+	case Left:
+		log.Info("replica left")
+	case Died:
+		log.Warn("replica died")
+	}
+	if c.o.Happened != nil {
+		c.o.Happened(change)
+	}
+}
+
+// run allows or forbids new links.
+func (c *Cluster) run(running bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = running
+}
+
+// spawn runs a goroutine that Run waits for, if there is a Run.
+func (c *Cluster) spawn(fn func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running {
+		c.links.Go(fn)
+	}
+	return c.running
+}
+
+// dial connects to the links of a member.
+func (c *Cluster) dial(ctx context.Context, instance, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, brief(err))
+	}
+	return c.carriers.client(conn, instance), nil
+}
+
+// meta returns what this process says of itself.
+func (c *Cluster) meta() []byte {
+	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: c.o.Digest}.encode()
+}
+
+func (c *Cluster) state() State {
+	if c.draining.Load() {
+		return Draining
+	}
+	return Ready
+}
+
+// address returns where others reach the membership of this process; "" before Listen.
+func (c *Cluster) address() string {
+	if c.ports == nil {
+		return ""
+	}
+	return c.ports.advertised.String()
+}
+
+// Instance returns the random name of this process.
+func (c *Cluster) Instance() string { return c.instance }
+
+// NewID returns a new id that this process owns: INSTANCE.RANDOM.MAC, in visible ASCII.
+func (c *Cluster) NewID() string { return c.keys.current.Load().newID(c.instance) }
+
+// Drain tells others that this member leaves soon. It does not wait.
+func (c *Cluster) Drain() {
+	if !c.draining.Swap(true) {
+		c.drain <- struct{}{} // the only element ever
+	}
+}
+
+// Where is the owner of an id.
+type Where int
+
+// Where the owner of an id may be.
+const (
+	Here    Where = iota // this process made it
+	There                // another member, to which the RoundTripper leads
+	Away                 // a member that cannot be reached, and was not declared dead: try later
+	Nowhere              // the id is not one of ours, or its member is gone
+)
+
+// String returns the word for the log.
+func (w Where) String() string { return [...]string{"here", "there", "away", "nowhere"}[w] }
+
+// Owner returns who made an id, without waiting. Via is for There.
+func (c *Cluster) Owner(id string) (via http.RoundTripper, at Where) {
+	instance, ok := c.keys.current.Load().instanceOf(id)
+	switch {
+	case !ok:
+		return nil, Nowhere
+	case instance == c.instance:
+		return nil, Here
+	}
+	link, ok := c.others.find(instance)
+	switch {
+	case !ok:
+		return nil, Nowhere
+	case !link.use():
+		return nil, Away
+	}
+	return link, There
+}
+
+// Ready returns a way to some other member that is ready and can be reached, as far as is known.
+func (c *Cluster) Ready() (via http.RoundTripper, ok bool) {
+	for _, link := range c.others.ready() {
+		if link.use() {
+			return link, true
+		}
+	}
+	return nil, false
+}
+
+// Members returns this process, and the others by instance.
+func (c *Cluster) Members() []Member {
+	self := Member{
+		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: c.o.Digest,
+	}
+	return slices.Insert(c.others.list(), 0, self)
+}

@@ -1,0 +1,104 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+const (
+	// joinEvery is the time between two attempts while this process is alone.
+	joinEvery = time.Second
+
+	// healEvery is that while it is not: after a split, both sides have forgotten each other.
+	healEvery = 30 * time.Second
+
+	// patience is how many attempts may fail before a warning: replicas that start at the same time miss each other.
+	patience = 5
+
+	lookupTimeout = 3 * time.Second
+)
+
+// A joiner finds other members.
+type joiner struct {
+	cluster *Cluster
+	failed  int  // attempts in a row
+	warned  bool // of them
+}
+
+// run asks for other members until ctx ends.
+func (j *joiner) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for last := (time.Time{}); ; timer.Reset(joinEvery) {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		if j.cluster.others.alone() || time.Since(last) >= healEvery {
+			last = time.Now()
+			j.report(j.attempt(ctx), ctx)
+		}
+	}
+}
+
+// attempt contacts all addresses at which there is no member. Its error is why none was found.
+func (j *joiner) attempt(ctx context.Context) error {
+	var failed error
+	for _, name := range j.cluster.o.Join {
+		all, err := j.addresses(ctx, name)
+		if err != nil {
+			failed = errors.Join(failed, err)
+		}
+		for _, address := range all {
+			if address == j.cluster.address() || j.cluster.others.at(address) || ctx.Err() != nil {
+				continue
+			}
+			if err := j.cluster.gossip.join(address); err != nil {
+				j.cluster.log.Debug("cannot join", "address", address, "err", err)
+				failed = errors.Join(failed, errors.New("no replica with one of our keys answers at "+address))
+			}
+		}
+	}
+	return failed
+}
+
+// addresses returns all addresses of HOST[:PORT].
+func (j *joiner) addresses(ctx context.Context, name string) ([]string, error) {
+	host, port := splitJoin(name, j.cluster.ports.port)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []string{net.JoinHostPort(ip.String(), port)}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", host, err)
+	}
+	var all []string
+	for _, ip := range ips {
+		all = append(all, net.JoinHostPort(ip.String(), port))
+	}
+	return all, nil
+}
+
+// report logs once that there is nobody to join, and once that there is.
+func (j *joiner) report(err error, ctx context.Context) {
+	switch {
+	case ctx.Err() != nil:
+	case !j.cluster.others.alone():
+		if j.warned {
+			j.cluster.log.Info("joined the cluster")
+		}
+		j.failed, j.warned = 0, false
+	case err != nil:
+		if j.failed++; j.failed >= patience && !j.warned {
+			j.warned = true
+			j.cluster.log.Warn("cannot join the cluster, serving alone", "err", err)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// newTestCluster returns one that opens nothing: its members come from the test.
+func newTestCluster(t *testing.T, o Options) *Cluster {
+	t.Helper()
+	if o.KeyFile == "" {
+		o.KeyFile = filepath.Join(t.TempDir(), "keys")
+		writeKeys(t, o.KeyFile, hexOf(1))
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// join adds a member that cannot be dialled.
+func (c *Cluster) join(instance string, port int, state State) *peer {
+	c.others.joined(instance, net.IPv4(127, 0, 0, 1), port, parseMeta(meta{Format: 1, Links: port + 1, State: state}.encode()))
+	link, _ := c.others.find(instance)
+	return link
+}
+
+func TestOwner(t *testing.T) {
+	c := newTestCluster(t, Options{})
+	other := newInstance()
+	id := c.keys.current.Load().newID(other)
+	expect := func(id string, want Where, why string) {
+		t.Helper()
+		via, at := c.Owner(id)
+		if at != want || (via != nil) != (at == There) {
+			t.Errorf("%s: %v (via %v), want %v", why, at, via, want)
+		}
+	}
+	expect(c.NewID(), Here, "our own")
+	expect("", Nowhere, "no id")
+	expect(c.Instance()+".RANDOM.AAAAAAAAAAAAA", Nowhere, "an invented one")
+	expect(id, Nowhere, "not joined")
+
+	c.join(other, 1, Ready)
+	expect(id, Away, "we are not a member ourselves")
+}
+
+func TestOwnerFollowsTheLink(t *testing.T) {
+	c := newTestCluster(t, Options{})
+	var kept []func()
+	c.others.newPeer = func(instance, _ string) *peer {
+		return newPeer(instance, c.log, func(fn func()) bool { kept = append(kept, fn); return true }, nil)
+	}
+	other := newInstance()
+	id := c.keys.current.Load().newID(other)
+	link := c.join(other, 1, Ready)
+	expect := func(want Where, why string) {
+		t.Helper()
+		if _, at := c.Owner(id); at != want {
+			t.Errorf("%s: %v, want %v", why, at, want)
+		}
+	}
+	if len(kept) != 0 {
+		t.Error("dialled before it was needed")
+	}
+	expect(There, "joined")
+	expect(There, "being dialled")
+	link.fall(errors.New("refused"))
+	expect(Away, "it cannot be dialled")
+	link.raise()
+	expect(There, "linked")
+	if !c.Members()[1].Linked {
+		t.Error("not linked")
+	}
+	link.fall(errors.New("link lost"))
+	expect(Away, "the link is lost, the member was not declared dead")
+	link.raise()
+	link.raise() // announced anew
+	expect(There, "linked again")
+	if link.up.Err() != nil {
+		t.Error("streams of the new link end with the old one")
+	}
+	up := link.up
+	c.others.gone(other)
+	expect(Nowhere, "died")
+	if !errors.Is(context.Cause(up), errGone) || link.use() {
+		t.Error("the link did not end", context.Cause(up))
+	}
+	link.raise()
+	link.fall(errors.New("late"))
+	if link.use() || link.isUp() {
+		t.Error("a link came back without its member")
+	}
+	if len(kept) != 1 {
+		t.Errorf("dialled %d times", len(kept))
+	}
+}
+
+func TestReadyMembers(t *testing.T) {
+	c := newTestCluster(t, Options{})
+	c.others.newPeer = func(instance, _ string) *peer {
+		return newPeer(instance, c.log, func(func()) bool { return true }, nil)
+	}
+	if _, ok := c.Ready(); ok {
+		t.Error("there is nobody")
+	}
+	a, b := c.join("A", 1, Ready), c.join("B", 3, Ready)
+	c.join("D", 5, Draining)
+	c.others.joined("X", net.IPv4(127, 0, 0, 1), 7, parseMeta([]byte(`{"f":0}`)))
+	seen := make(map[any]bool)
+	for range 200 {
+		via, ok := c.Ready()
+		if !ok || via != a && via != b {
+			t.Fatalf("got %v, %v", via, ok)
+		}
+		seen[via] = true
+	}
+	if len(seen) != 2 {
+		t.Error("always the same")
+	}
+	a.fall(errors.New("link lost"))
+	for range 50 {
+		if via, ok := c.Ready(); !ok || via != b {
+			t.Fatalf("got %v, %v", via, ok)
+		}
+	}
+	c.others.updated("B", meta{State: Draining})
+	if _, ok := c.Ready(); ok {
+		t.Error("nobody is ready and reached")
+	}
+}
+
+func TestChanges(t *testing.T) {
+	c := newTestCluster(t, Options{Version: "1.2", Digest: "d", Join: []string{"a", "b:1", "[::1]:2", "::1"}})
+	c.join("A", 1, Ready)
+	c.join("A", 1, Draining) // heard twice
+	c.join("B", 3, Ready)
+	c.others.leaving("A")
+	c.others.leaving("nobody")
+	c.others.gone("A")
+	c.others.gone("A")
+	c.others.gone("B")
+	c.join("A", 1, Ready)
+	want := []Change{
+		{Joined, "A", "127.0.0.1:1"}, {Joined, "B", "127.0.0.1:3"}, {Left, "A", "127.0.0.1:1"}, {Died, "B", "127.0.0.1:3"},
+		{Joined, "A", "127.0.0.1:1"},
+	}
+	if got := c.others.takeChanges(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if len(c.others.takeChanges()) != 0 {
+		t.Error("told twice")
+	}
+	c.Drain()
+	c.Drain()
+	members := []Member{
+		{Instance: c.Instance(), Self: true, State: Draining, Version: "1.2", Digest: "d"},
+		{Instance: "A", Address: "127.0.0.1:1", State: Ready},
+	}
+	if got := c.Members(); !slices.Equal(got, members) {
+		t.Errorf("got %+v, want %+v", got, members)
+	}
+}
+
+// The connections of a member are cut if it died, and not if it left: it ends them itself.
+func TestDiedOrLeft(t *testing.T) {
+	c := newTestCluster(t, Options{})
+	var died []string
+	d := &delegate{gossipOptions{instance: c.Instance(), others: c.others, died: func(who string) { died = append(died, who) }}}
+	for _, who := range []string{"A", "B", c.Instance()} {
+		d.NotifyJoin(&memberlist.Node{Name: who, Addr: net.IPv4(127, 0, 0, 1), Port: 1})
+	}
+	d.NotifyMsg([]byte("bye A"))
+	d.NotifyMsg([]byte("later versions say more"))
+	if n := len(c.Members()); n != 3 {
+		t.Errorf("%d members", n)
+	}
+	for _, who := range []string{"A", "B", c.Instance()} {
+		d.NotifyLeave(&memberlist.Node{Name: who})
+	}
+	if !slices.Equal(died, []string{"B"}) || !c.others.alone() {
+		t.Errorf("died: %q", died)
+	}
+}
+
+func TestMeta(t *testing.T) {
+	m := meta{Format: 1, Links: 7947, State: Ready, Version: "1.2.0", Digest: "9f2c"}
+	if text := string(m.encode()); text != `{"f":1,"l":7947,"s":"ready","v":"1.2.0","d":"9f2c"}` || parseMeta([]byte(text)) != m {
+		t.Errorf("got %s", text)
+	}
+	if got := parseMeta([]byte(`{"f":2,"l":7,"s":"resting","new":{}}`)); got != (meta{Format: 2, Links: 7, State: "resting"}) {
+		t.Errorf("of a later version: %+v", got)
+	}
+	for _, text := range []string{"", "{", "[]", "{}", `{"f":1}`, `{"f":1,"l":65536}`, `{"f":1,"l":"7"}`, `{"f":0,"l":7}`} {
+		if got := parseMeta([]byte(text)); got != (meta{}) {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+	m.Version, m.Digest = strings.Repeat("\x00é<\"v", 500), strings.Repeat("\\d", 500)
+	if text := m.encode(); len(text) > 512 || parseMeta(text).Digest != strings.Repeat("d", maxText) {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
+}
+
+func TestBadNamesToJoin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	writeKeys(t, file, hexOf(1))
+	for _, name := range []string{"", ":7946"} {
+		if _, err := New(Options{KeyFile: file, Join: []string{name}}); err == nil || !strings.Contains(err.Error(), "cluster.join ") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// Some lost packets are normal; with UDP blocked, every probe is lost.
+func TestLostProbes(t *testing.T) {
+	var l gossipLog
+	now := time.Now()
+	count := func(n int, every time.Duration) (warnings int) {
+		for range n {
+			now = now.Add(every)
+			if l.lose(now) {
+				warnings++
+			}
+		}
+		return warnings
+	}
+	if n := count(100, 4*time.Second); n != 0 {
+		t.Errorf("%d warnings of some lost packets", n)
+	}
+	if n := count(500, probeEvery); n != 1 {
+		t.Errorf("%d warnings of blocked UDP, want 1", n)
+	}
+}

@@ -1,0 +1,351 @@
+package frontend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
+
+// A relay passes requests on to other replicas. A nil relay has none.
+type relay struct {
+	replicas Replicas
+	open     *openSessions
+	bodies   *bodies
+	buffers  buffers
+
+	mu    sync.Mutex // guards the fields below
+	posts int        // that are passed on
+	none  sync.Cond  // on mu: posts is 0, or a linger is over
+}
+
+func newRelay(replicas Replicas, open *openSessions, bodies *bodies) *relay {
+	l := &relay{replicas: replicas, open: open, bodies: bodies}
+	l.none.L = &l.mu
+	return l
+}
+
+// linger waits until no POST is being passed on, or ctx ends.
+func (l *relay) linger(ctx context.Context) {
+	if l == nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.none.Broadcast()
+	})()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.posts > 0 && ctx.Err() == nil {
+		l.none.Wait()
+	}
+}
+
+func (l *relay) count(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.posts += n; l.posts == 0 {
+		l.none.Broadcast()
+	}
+}
+
+const (
+	ownerAway = "the replica that has the session cannot be reached"
+	ownerLost = "the replica did not get the request"
+)
+
+// toOwner answers a request for a session that this replica does not have. It passes the request on
+// to the owner, unless a replica has done so before. It returns false, and has not answered, if there
+// is no other owner.
+func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Identity, id string) bool {
+	if l == nil || isFromReplica(r.Context()) {
+		return false
+	}
+	via, at := l.replicas.Owner(id)
+	switch at {
+	case There:
+		l.pass(w, r, who, via, id)
+	case Away:
+		unavailable(w, ownerAway)
+	case Here, Nowhere:
+		return false
+	}
+	return true
+}
+
+// toReady passes on a request that would begin something here, while this replica drains. It returns
+// false, and has not answered, if no other replica may begin it.
+func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Identity) bool {
+	if l == nil || isFromReplica(r.Context()) {
+		return false
+	}
+	via, ok := l.replicas.Ready()
+	if ok {
+		l.pass(w, r, who, via, "")
+	}
+	return ok
+}
+
+// pass sends a request through via and answers it with the response. It ends with the client, and
+// when this replica stops. The body is read first, within the bounds of all bodies, so that its
+// requests can be answered if the other replica fails.
+func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Identity, via http.RoundTripper, id string) {
+	p := &passing{relay: l, w: timedWriter{w, newResponder(w)}, r: r, id: id, origin: originOf(r, who), code: jsonrpc.CodeConnectionClosed}
+	p.held = streamBacklog{of: l.open.backlog.join(who.Principal), cut: p.cut}
+	defer l.open.backlog.leave(who.Principal)
+	defer p.end()
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(l.open.ctx, func() { cancel(errStopped) })()
+	in := r.WithContext(ctx)
+	in.Body, in.ContentLength, in.TransferEncoding = http.NoBody, 0, nil
+	if r.Method == http.MethodPost {
+		l.count(1)
+		defer l.count(-1)
+		body, ok := l.bodies.readBytes(w, r, who.Principal)
+		if !ok {
+			return
+		}
+		p.body, p.out.rest = body, body
+		in.Body, in.ContentLength = &p.out, int64(len(body))
+		if len(body) > piece { // do not keep the memory until the response ends
+			p.decode()
+		}
+	}
+	r.Header.Del("Expect")  // the body is here
+	r.Header.Del("Upgrade") // ReverseProxy would pass it on, and no session needs it
+	(&httputil.ReverseProxy{
+		Rewrite: p.rewrite, Transport: via, FlushInterval: -1, BufferPool: &l.buffers,
+		ModifyResponse: p.check, ErrorHandler: p.fail, ErrorLog: noLog,
+	}).ServeHTTP(p.w, in)
+}
+
+var noLog = log.New(io.Discard, "", 0)
+
+// A passing is one request that is passed on.
+type passing struct {
+	// Static after construction.
+	relay  *relay
+	w      timedWriter
+	r      *http.Request
+	id     string // of its session; "" for a request that begins something
+	origin string
+
+	out  outBody
+	held streamBacklog // what the client has not read of its response
+
+	mu   sync.Mutex
+	over bool // the handler returns; guarded by mu
+
+	// Owned by the goroutine of the request. A small body is only decoded if its requests must be
+	// answered here.
+	body     []byte
+	requests []jsonrpc.ID // in the body, once it is decoded
+	batch    bool
+	code     int          // of the connection-closed error for this client
+	answered []jsonrpc.ID // responses that the client gets as events
+}
+
+// rewrite makes the request that is sent from that of the client. ReverseProxy has removed the
+// headers of proxies, which an upstream may get.
+func (p *passing) rewrite(pr *httputil.ProxyRequest) {
+	pr.Out.URL.Scheme, pr.Out.URL.Host, pr.Out.URL.RawQuery = "http", "replica", pr.In.URL.RawQuery
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values, ok := pr.In.Header[name]; ok {
+			pr.Out.Header[name] = values
+		}
+	}
+	pr.Out.Header[headerReplica] = []string{p.origin}
+}
+
+// check makes a response that may break off one that does not. It returns an error if it has broken
+// off before the client got anything.
+func (p *passing) check(resp *http.Response) error {
+	if mediaType(resp.Header.Get("Content-Type")) == typeSSE {
+		// Twice a message, because each line of its data has a prefix.
+		resp.Body = &wholeEvents{ReadCloser: resp.Body, p: p, max: 2*p.relay.bodies.limits.MaxMessage() + piece}
+	} else if err := p.hold(resp); err != nil {
+		return err
+	}
+	for name := range resp.Header { // CORS, which the Guards of both have added
+		delete(p.w.Header(), name)
+	}
+	return nil
+}
+
+// hold waits for the whole body of a response, and makes room for it.
+func (p *passing) hold(resp *http.Response) error {
+	limit := p.relay.open.backlog.limit // that of the owner is the same
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return err
+	case int64(len(body)) > limit:
+		return errOversize
+	case len(body) > smallBody && !p.held.room(len(body)):
+		return unreadable()
+	}
+	p.held.add(len(body))
+	if resp.ContentLength < 0 {
+		resp.ContentLength = int64(len(body))
+		resp.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
+}
+
+var errOversize = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTooLarge, Delivered: true}
+
+// cut ends the response to a client that does not read it.
+func (p *passing) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over {
+		p.w.out.abort()
+	}
+}
+
+// end is called before the handler returns.
+func (p *passing) end() {
+	p.held.add(-p.held.size())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
+}
+
+// fail answers a request whose response did not come, or broke off. It is called before anything was
+// written. Requests in the body get the connection-closed error; they were not sent unless the
+// connection got the whole body.
+func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
+	if p.r.Context().Err() != nil { // the client has left
+		return
+	}
+	phase := jsonrpc.NotSent
+	if p.out.taken.Load() {
+		phase = jsonrpc.InFlight
+	}
+	p.decode()
+	why, ok := errors.AsType[*jsonrpc.Error](err) // of hold
+	if !ok {
+		why = p.ending(err).Wire(p.code, "", phase)
+	}
+	switch {
+	case len(p.requests) > 0:
+		responses := make([]event, len(p.requests))
+		for i, id := range p.requests {
+			responses[i].data = jsonrpc.NewError(id, why).Append(nil)
+		}
+		writeJSON(p.w, http.StatusOK, joined(responses, p.batch))
+	case p.gone():
+		noSession(p.w)
+	case phase == jsonrpc.NotSent: // GET and DELETE may be repeated
+		unavailable(p.w, ownerLost)
+	default:
+		writeError(p.w, http.StatusBadGateway, jsonrpc.ID{}, why)
+	}
+}
+
+// gone reports whether the session of the request has ended with its owner.
+func (p *passing) gone() bool {
+	if p.id == "" {
+		return false
+	}
+	_, at := p.relay.replicas.Owner(p.id)
+	return at == Nowhere
+}
+
+// ending returns the end of the connection to the other replica.
+func (p *passing) ending(err error) *jsonrpc.ClosedError {
+	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
+	if p.relay.open.ctx.Err() != nil { // that one lives
+		end = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}
+	}
+	p.relay.open.log.Debug("request of another replica failed", "cause", jsonrpc.CauseOf(end), "event", end.Event)
+	return end
+}
+
+// decode finds the requests in the body that the response answers.
+func (p *passing) decode() {
+	body := p.body
+	p.body = nil
+	if body == nil || p.r.URL.Path == "/message" { // the stream of the session answers
+		return
+	}
+	m, err := p.relay.bodies.limits.Decode(body)
+	if err != nil {
+		return
+	}
+	if modernHeader(p.r) || isModern(m) {
+		p.code = jsonrpc.CodeInternalError
+	}
+	p.batch = m.Batch != nil
+	messages := []*jsonrpc.Message{m}
+	if p.batch {
+		messages = m.Batch
+	}
+	for _, m := range messages {
+		if m.IsRequest() {
+			p.requests = append(p.requests, m.ID)
+		}
+	}
+}
+
+// An outBody is the body of a request that is sent.
+type outBody struct {
+	rest  []byte
+	taken atomic.Bool // the connection has got all of it, and may have sent it
+}
+
+// Read implements [io.Reader].
+func (b *outBody) Read(p []byte) (int, error) {
+	n := copy(p, b.rest)
+	if b.rest = b.rest[n:]; len(b.rest) > 0 {
+		return n, nil
+	}
+	b.rest = nil // do not keep the memory
+	b.taken.Store(true)
+	return n, io.EOF
+}
+
+// Close implements [io.Closer].
+func (b *outBody) Close() error { return nil }
+
+// A timedWriter bounds the time in which the client must take a part of the response.
+type timedWriter struct {
+	http.ResponseWriter
+	out *responder
+}
+
+// Write implements [io.Writer].
+func (w timedWriter) Write(b []byte) (int, error) {
+	if err := w.out.write(b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// FlushError is for [http.ResponseController].
+func (w timedWriter) FlushError() error { return w.out.flush() }
+
+// buffers implements [httputil.BufferPool].
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if buf, ok := b.pool.Get().(*[32 << 10]byte); ok {
+		return buf[:]
+	}
+	return new([32 << 10]byte)[:]
+}
+
+func (b *buffers) Put(buf []byte) { b.pool.Put((*[32 << 10]byte)(buf)) }

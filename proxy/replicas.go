@@ -1,0 +1,138 @@
+package proxy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"sync"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy/cluster"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
+	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
+)
+
+// replicas are this proxy and the others behind its address. Nil is a proxy that is alone.
+type replicas struct {
+	*cluster.Cluster
+	required bool // readiness waits for another one
+	listened bool // the ports are open; set by listen
+
+	ctx     context.Context // of the membership
+	cancel  context.CancelFunc
+	run     func() // until ctx ends; once
+	running gate
+}
+
+// newReplicas returns the membership that cfg describes, nil for none. handler serves what other
+// replicas pass on. The error is a [config.Problems].
+func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas, error) {
+	if cfg.Cluster.KeyFile == "" {
+		return nil, nil
+	}
+	keys := newChecker(cfg)
+	if keys.replicas(cfg.Cluster); len(keys.problems) > 0 {
+		return nil, keys.problems
+	}
+	c, err := cluster.New(cluster.Options{
+		KeyFile: cfg.Cluster.KeyFile, Join: cfg.Cluster.Join, Listen: cfg.Cluster.Listen, Advertise: cfg.Cluster.Advertise,
+		Version: Version(), Digest: digestOf(cfg), Handler: handler, ConnContext: frontend.FromReplica,
+		Log: o.Log,
+	})
+	if err != nil {
+		return nil, config.Problems{{Source: cfg.File, Key: "cluster", Text: err.Error()}}
+	}
+	r := &replicas{Cluster: c, required: cfg.Cluster.Required}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.run = sync.OnceFunc(func() { c.Run(r.ctx) })
+	return r, nil
+}
+
+// digestOf returns a digest of what replicas should have in common: what clients see.
+func digestOf(cfg *config.Config) string {
+	text, _ := json.Marshal([]any{cfg.Upstreams, cfg.Links, cfg.Prefix, cfg.Policies, cfg.Auth, cfg.Limits})
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Owner implements [frontend.Replicas].
+func (r *replicas) Owner(id string) (via http.RoundTripper, at frontend.Where) {
+	via, where := r.Cluster.Owner(id)
+	switch where {
+	case cluster.Here:
+		at = frontend.Here
+	case cluster.There:
+		at = frontend.There
+	case cluster.Away:
+		at = frontend.Away
+	default:
+		at = frontend.Nowhere
+	}
+	return via, at
+}
+
+// listen opens the ports.
+func (r *replicas) listen() error {
+	if r == nil {
+		return nil
+	}
+	err := r.Listen()
+	r.listened = err == nil
+	return err
+}
+
+// start makes this process a member until leave.
+func (r *replicas) start() {
+	if r != nil && r.listened {
+		r.running.run(r.run)
+	}
+}
+
+// drain tells the others that this process leaves soon.
+func (r *replicas) drain() {
+	if r != nil {
+		r.Drain()
+	}
+}
+
+// leave ends the membership, and waits for it. It closes the ports even if start was not called.
+func (r *replicas) leave() {
+	if r == nil {
+		return
+	}
+	r.cancel()
+	if r.listened {
+		r.run()
+	}
+	r.running.wait()
+}
+
+// members returns all replicas, this one first.
+func (r *replicas) members() (all []observe.Replica) {
+	if r == nil {
+		return nil
+	}
+	members := r.Members()
+	for _, m := range members {
+		all = append(all, observe.Replica{
+			Instance: m.Instance, Self: m.Self, Address: m.Address, State: string(m.State), Version: m.Version,
+			Linked: m.Linked, Differs: m.Digest != members[0].Digest,
+		})
+	}
+	return all
+}
+
+// checks returns what readiness waits for.
+func (r *replicas) checks() []ops.Check {
+	if r == nil || !r.required {
+		return nil
+	}
+	c := ops.Check{Name: "cluster"}
+	if len(r.Members()) < 2 {
+		c.Why = "no other replica was found"
+	}
+	return []ops.Check{c}
+}

@@ -1,0 +1,184 @@
+package proxy_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
+)
+
+// A replica is one of several proxies with one key.
+type replica struct {
+	*proxy.Proxy
+	url    string
+	socket string // for operators
+}
+
+// startReplica starts a replica that joins others at their addresses, in front of a server at url.
+func startReplica(t *testing.T, key, url string, join ...string) *replica {
+	t.Helper()
+	cfg := &config.Config{
+		Frontend:  config.Frontend{Listen: []string{"127.0.0.1:0"}},
+		Upstreams: []config.Upstream{{Name: "s", Key: "upstreams.s", Remote: config.Remote{URL: url}}},
+		Cluster:   config.Cluster{KeyFile: key, Listen: "127.0.0.1:0", Join: join, Required: true},
+	}
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	p, err := proxy.New(cfg, proxy.Options{AdminSocket: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := p.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.Serve()
+	}()
+	t.Cleanup(func() {
+		p.Close()
+		<-done
+	})
+	return &replica{p, "http://" + at[0].(*net.TCPAddr).String() + "/mcp", socket}
+}
+
+// knows waits until r lists n replicas, and returns the others.
+func (r *replica) knows(t *testing.T, n int) (others []observe.Replica) {
+	t.Helper()
+	eventually(t, "the replicas know each other", func() bool { return len(r.Snapshot().Replicas) == n })
+	return r.Snapshot().Replicas[1:]
+}
+
+// say posts a message with a session id, "" for none, and returns the response.
+func (r *replica) say(t *testing.T, session, text string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, r.url, strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+const firstMessage = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+
+// A session is served at each replica, and its end at its own is heard at all.
+func TestReplicas(t *testing.T) {
+	server := httptest.NewServer(new(sessionless))
+	t.Cleanup(server.Close)
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := startReplica(t, key, server.URL)
+	at := a.Snapshot().Replicas[0].Address
+	b, c := startReplica(t, key, server.URL, at), startReplica(t, key, server.URL, at)
+	for _, r := range []*replica{a, b, c} {
+		for _, other := range r.knows(t, 3) {
+			if other.State != "ready" || other.Differs {
+				t.Errorf("another replica is %+v", other)
+			}
+		}
+	}
+	resp, text := a.say(t, "", firstMessage)
+	session := resp.Header.Get("Mcp-Session-Id")
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(session, a.Snapshot().Replicas[0].Instance+".") {
+		t.Fatalf("initialize: %s, session %q: %s", resp.Status, session, text)
+	}
+	for _, r := range []*replica{a, b, c} {
+		if resp, text := r.say(t, session, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"fail"}}`); !strings.Contains(text, "boom") {
+			t.Errorf("a call: %s %s", resp.Status, text)
+		}
+		if n := len(r.Snapshot().Sessions); (n == 1) != (r == a) {
+			t.Errorf("%d sessions", n)
+		}
+	}
+	a.Unready()
+	eventually(t, "others know that it drains", func() bool {
+		for _, m := range b.Snapshot().Replicas {
+			if m.Address == at && m.State == "draining" {
+				return true
+			}
+		}
+		return false
+	})
+	if resp, text := b.say(t, session, `{"jsonrpc":"2.0","id":3,"method":"ping"}`); resp.StatusCode != http.StatusOK {
+		t.Errorf("while its replica is about to drain: %s %s", resp.Status, text)
+	}
+	a.Close()
+	if others := b.knows(t, 2); others[0].Address == at {
+		t.Error("the wrong replica has left")
+	}
+	if resp, text := b.say(t, session, `{"jsonrpc":"2.0","id":4,"method":"ping"}`); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("after its replica has left: %s %s", resp.Status, text)
+	}
+}
+
+// A key file that is of no use, and a port in use, are mistakes with a name.
+func TestReplicasCannotStart(t *testing.T) {
+	short := filepath.Join(t.TempDir(), "short")
+	if err := os.WriteFile(short, []byte("c2VjcmV0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := &config.Config{File: "mcp-proxy.yaml", Frontend: config.Frontend{Listen: []string{"127.0.0.1:0"}}, Cluster: config.Cluster{KeyFile: short, Listen: "127.0.0.1:0"}}
+	_, err := proxy.New(cfg, proxy.Options{})
+	if err == nil || !strings.HasPrefix(err.Error(), "mcp-proxy.yaml: cluster.keyFile: ") || !strings.Contains(err.Error(), short) || strings.Contains(err.Error(), "c2Vj") {
+		t.Errorf("a short key: %v", err)
+	}
+	if err := os.WriteFile(short, []byte(strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	cfg.Cluster.Listen = taken.Addr().String()
+	p, err := proxy.New(cfg, proxy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err = p.Listen(); err == nil || !strings.Contains(err.Error(), "cluster.listen "+cfg.Cluster.Listen) {
+		t.Errorf("a port in use: %v", err)
+	}
+}
+
+// Readiness waits for another replica if it must.
+func TestRequiredReplicas(t *testing.T) {
+	server := httptest.NewServer(new(sessionless))
+	t.Cleanup(server.Close)
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := startReplica(t, key, server.URL)
+	awaitReady(t, a.socket, "503 Service Unavailable: cluster: no other replica was found\nnot ready\n")
+	b := startReplica(t, key, server.URL+"/other", a.Snapshot().Replicas[0].Address)
+	awaitReady(t, a.socket, isReady)
+	if others := b.knows(t, 2); !others[0].Differs {
+		t.Error("two configurations do not differ")
+	}
+}
