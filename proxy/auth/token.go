@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 )
@@ -50,23 +51,35 @@ func NewToken(name string, read func() (string, error), log *slog.Logger) *Token
 }
 
 // byToken returns the identity of a given token. It is refused with errWrong if no token matches, and with errUnknown
-// if no token can be read. All tokens are compared, by hash, so that the time tells neither length nor place.
+// if it may be one that cannot be read now, or if no token can be read. All tokens are compared, by hash, so that the
+// time tells neither length nor place.
 func byToken(tokens []*Token, given string) (who *identity.Identity, why *identity.Refusal) {
 	got := hash(given)
-	why = errUnknown
+	read, passing := false, false
 	for _, t := range tokens {
 		want, has, err := t.current()
 		if err != nil {
+			passing = passing || isPassing(err)
 			continue
 		}
-		if why == errUnknown {
-			why = errWrong
-		}
+		read = true
 		if subtle.ConstantTimeCompare(want[:], got[:]) == 1 && who == nil {
-			who, why = has, nil
+			who = has
 		}
 	}
-	return who, why
+	switch {
+	case who != nil:
+		return who, nil
+	case passing || !read:
+		return nil, errUnknown
+	}
+	return nil, errWrong
+}
+
+// isPassing reports whether err says nothing of the token's file, as when the process has too many files open.
+func isPassing(err error) bool {
+	no, ok := errors.AsType[syscall.Errno](err)
+	return ok && no.Temporary()
 }
 
 func hash(token string) [sha256.Size]byte {

@@ -3,10 +3,13 @@ package auth
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -131,7 +134,16 @@ func TestSeveralTokens(t *testing.T) {
 	all("")
 	failure = nil
 	all("ops")
-	if n := strings.Count(text.String(), "\n"); n != 2 {
-		t.Errorf("%d lines, want one when it begins and one when it is over:\n%s", n, &text)
+	failure = fmt.Errorf("ops: %w", &os.PathError{Op: "open", Path: "ops", Err: syscall.EMFILE})
+	expect("a", "default")
+	for _, given := range []string{"ccc", "dd"} { // the token of ops, or not: nobody knows now
+		if w := serve(c, "Authorization", "Bearer "+given); w.Code != http.StatusServiceUnavailable {
+			t.Errorf("%q: %d while too many files are open", given, w.Code)
+		}
+	}
+	failure = nil
+	all("ops")
+	if n := strings.Count(text.String(), "\n"); n != 4 {
+		t.Errorf("%d lines, want one when each begins and one when it is over:\n%s", n, &text)
 	}
 }
