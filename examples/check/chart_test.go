@@ -34,7 +34,7 @@ func template(values map[string]any) (manifests, notes string, err error) {
 	}
 	var documents []string
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if strings.HasSuffix(name, ".yaml") {
+		if strings.HasSuffix(name, ".yaml") && strings.TrimSpace(files[name]) != "" {
 			documents = append(documents, files[name])
 		}
 	}
@@ -61,6 +61,7 @@ func TestChart(t *testing.T) {
 		"everybody":  {"config: {insecure: true, upstreams: {docs: {url: 'https://docs.example.com/mcp'}}}", "insecure: true", "tools-mcp-proxy"},
 		"logins":     {"config: {publicURL: 'https://mcp.example.com', auth: {jwt: [{issuer: 'https://login.example.com', audience: mcp}]}, links: {home: {accept: true, tokenFile: /run/secrets/home/token}}}\nsecrets: [home]", "issuer: https://login.example.com", "mountPath: /run/secrets/home,"},
 		"our own":    {"config: {limits: {sessions: 1000000, message: 64MiB}, allowedHosts: [mcp.example.com], upstreams: {m: {command: npx, args: ['-y', 'x'], env: {KEY: '${KEY}'}}}}\ntoken: {secret: mcp, key: token}\nenv: [{name: KEY, valueFrom: {secretKeyRef: {name: a, key: b}}}]", "- mcp.example.com\n", "sessions: 1000000"},
+		"replicas":   {"config: {cluster: {required: true}, upstreams: {docs: {url: 'https://docs.example.com/mcp'}}}\ntoken: {secret: mcp}\nreplicas: 3\ncluster: {secret: keys, key: k}", "required: true", "secretName: keys"},
 		"everything": {remote + "token: {secret: mcp}\nreplicas: 3\nimage: {repository: r/mcp-proxy, tag: '1'}\nimagePullSecrets: [{name: pull}]\npodAnnotations: {a: b}\nnodeSelector: {a: b}\ntolerations: [{key: a, operator: Exists}]\naffinity: {nodeAffinity: {}}\nservice: {type: LoadBalancer, port: 80}", "tools-mcp-proxy.team.svc", "sessionAffinity: ClientIP"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,6 +74,7 @@ func TestChart(t *testing.T) {
 			a.check(t)
 			checkService(t, a)
 			checkDrain(t, a, "mcp-proxy.yaml", 1)
+			checkReplicas(t, a, "mcp-proxy.yaml", name == "replicas")
 			config := a.config.Data["mcp-proxy.yaml"]
 			checkConfig(t, "mcp-proxy.yaml", config)
 			if name == "servers" {
@@ -105,7 +107,8 @@ func TestChartMistakes(t *testing.T) {
 		remote + "replicas: many":                "replicas",
 		remote + "tokens: {secret: mcp}":         "tokens",
 		remote + "token: {secret: mcp, keys: x}": "keys",
-		remote + "token: {secret: x}\nsecrets: [mcp-proxy]": "secrets",
+		remote + "token: {secret: x}\nsecrets: [mcp-proxy]":  "secrets",
+		remote + "token: {secret: x}\ncluster: {keyFile: x}": "keyFile",
 	} {
 		if _, _, err := template(values(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

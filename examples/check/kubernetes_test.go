@@ -1,6 +1,8 @@
 package check_test
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,8 +13,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // kustomize is "kubectl kustomize".
@@ -32,7 +36,7 @@ func kustomize(t *testing.T, dir string) string {
 // TestKustomize renders the base and its overlays. Each has the two containers of the base, the
 // tools as a sidecar that ends last, and a Service.
 func TestKustomize(t *testing.T) {
-	for _, dir := range []string{"sidecar", "kubernetes/image-volume", "kubernetes/copied", "kubernetes/npx"} {
+	for _, dir := range []string{"sidecar", "kubernetes/image-volume", "kubernetes/copied", "kubernetes/npx", "kubernetes/replicas"} {
 		t.Run(dir, func(t *testing.T) {
 			text := kustomize(t, filepath.Join(root, "examples", dir))
 			a := parse(t, text)
@@ -48,6 +52,7 @@ func TestKustomize(t *testing.T) {
 			a.check(t)
 			checkService(t, a)
 			checkDrain(t, a, "app.yaml", 2)
+			checkReplicas(t, a, "app.yaml", strings.HasSuffix(dir, "/replicas"))
 			for name, config := range a.config.Data {
 				checkConfig(t, name, config)
 			}
@@ -152,11 +157,14 @@ func TestManifestMistakes(t *testing.T) {
 
 // applied is what kubectl gets.
 type applied struct {
-	config  *corev1.ConfigMap
-	service *corev1.Service
-	labels  map[string]string // of the pods
-	pod     corev1.PodSpec
-	others  []*appsv1.Deployment
+	config   *corev1.ConfigMap
+	service  *corev1.Service
+	headless *corev1.Service // nil for none
+	budget   *policyv1.PodDisruptionBudget
+	replicas int32
+	labels   map[string]string // of the pods
+	pod      corev1.PodSpec
+	others   []*appsv1.Deployment
 }
 
 // parse decodes manifests. Of several Deployments the first one counts.
@@ -173,7 +181,13 @@ func parse(t *testing.T, text string) *applied {
 		case *corev1.ConfigMap:
 			a.config = o
 		case *corev1.Service:
-			a.service = o
+			if o.Spec.ClusterIP == corev1.ClusterIPNone {
+				a.headless = o
+			} else {
+				a.service = o
+			}
+		case *policyv1.PodDisruptionBudget:
+			a.budget = o
 		case *appsv1.Deployment:
 			deployments = append(deployments, o)
 		}
@@ -186,6 +200,9 @@ func parse(t *testing.T, text string) *applied {
 		if template.Labels[k] != v {
 			t.Errorf("the Deployment selects %s=%s, the pods have %v", k, v, template.Labels)
 		}
+	}
+	if n := deployments[0].Spec.Replicas; n != nil {
+		a.replicas = *n
 	}
 	a.labels, a.pod, a.others = template.Labels, template.Spec, deployments[1:]
 	return &a
@@ -286,6 +303,62 @@ func checkService(t *testing.T, a *applied) {
 		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == port })
 	}) {
 		t.Errorf("the Service leads to port %s, which no container has", port)
+	}
+}
+
+// checkReplicas: several proxies find each other, in the ConfigMap's configuration of a name. Pods of
+// one proxy have nothing for that.
+func checkReplicas(t *testing.T, a *applied, name string, several bool) {
+	t.Helper()
+	var config struct {
+		Cluster struct {
+			KeyFile string
+			Join    []string
+		}
+	}
+	if err := yaml.Unmarshal([]byte(a.config.Data[name]), &config); err != nil {
+		t.Fatal(err)
+	}
+	if !several {
+		if a.headless != nil || a.budget != nil || config.Cluster.KeyFile != "" {
+			t.Error("one proxy looks for others")
+		}
+		return
+	}
+	if a.headless == nil || a.budget == nil {
+		t.Fatal("no headless Service, or no PodDisruptionBudget")
+	}
+	if a.replicas < 2 || a.service.Spec.SessionAffinity != "" {
+		t.Errorf("%d replicas, affinity %q", a.replicas, a.service.Spec.SessionAffinity)
+	}
+	if joined, _, _ := strings.Cut(strings.Join(config.Cluster.Join, ","), "."); joined != a.headless.Name || !a.headless.Spec.PublishNotReadyAddresses {
+		t.Errorf("they join %s, the headless Service is %s, with the addresses of pods that are not ready: %t", joined, a.headless.Name, a.headless.Spec.PublishNotReadyAddresses)
+	}
+	selects := []map[string]string{a.headless.Spec.Selector, a.budget.Spec.Selector.MatchLabels}
+	for _, s := range selects {
+		if !maps.Equal(s, a.service.Spec.Selector) {
+			t.Errorf("%v is not what the Service selects", s)
+		}
+	}
+	if n := a.budget.Spec.MaxUnavailable; n == nil || n.IntVal != 1 {
+		t.Errorf("%v replicas may be missing", n)
+	}
+	proxy := container(t, a.pod.Containers, "proxy")
+	if mounted(proxy, filepath.Dir(config.Cluster.KeyFile)) == "" {
+		t.Errorf("nothing is mounted for %s", config.Cluster.KeyFile)
+	}
+	for _, want := range []struct {
+		port     int32
+		protocol corev1.Protocol
+	}{{7946, corev1.ProtocolTCP}, {7946, corev1.ProtocolUDP}, {7947, corev1.ProtocolTCP}} {
+		i := slices.IndexFunc(a.headless.Spec.Ports, func(p corev1.ServicePort) bool {
+			return p.Port == want.port && cmp.Or(p.Protocol, corev1.ProtocolTCP) == want.protocol
+		})
+		if i < 0 || !slices.ContainsFunc(proxy.Ports, func(p corev1.ContainerPort) bool {
+			return p.Name == a.headless.Spec.Ports[i].TargetPort.StrVal && p.ContainerPort == want.port && p.Protocol == want.protocol
+		}) {
+			t.Errorf("port %d (%s) is not open", want.port, want.protocol)
+		}
 	}
 }
 

@@ -15,6 +15,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* The headless Service that has the addresses of all replicas. */}}
+{{- define "mcp-proxy.replicas" -}}
+{{- printf "%s-replicas" (include "mcp-proxy.name" . | trunc 54 | trimSuffix "-") }}
+{{- end }}
+
 {{/* The configuration: what the chart knows, and .Values.config on top. The names of the Service are always allowed. */}}
 {{- define "mcp-proxy.config" -}}
 {{- $name := include "mcp-proxy.name" . }}
@@ -25,6 +30,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   "drainDelay" "5s" }}
 {{- if .Values.token.secret }}
 {{- $_ := set $config "tokenFile" "/run/secrets/mcp-proxy/token" }}
+{{- end }}
+{{- if .Values.cluster.secret }}
+{{- $_ := set $config "cluster" (dict "keyFile" "/run/secrets/mcp-proxy-cluster/key" "join" (list (printf "%s.%s.svc" (include "mcp-proxy.replicas" .) .Release.Namespace))) }}
 {{- end }}
 {{- $config = mergeOverwrite $config (deepCopy .Values.config) }}
 {{- $_ := set $config "allowedHosts" (concat $hosts ($config.allowedHosts | default list) | uniq) }}
