@@ -123,6 +123,10 @@ const (
 	LinkEnded      = observe.LinkEnded
 	StoppedInUse   = observe.StoppedInUse
 	NotOffered     = observe.NotOffered
+	ReplicaJoined  = observe.ReplicaJoined
+	ReplicaLeft    = observe.ReplicaLeft
+	ReplicaDied    = observe.ReplicaDied
+	ReplicaLost    = observe.ReplicaLost
 	HeardOf        = observe.HeardOf
 )
 

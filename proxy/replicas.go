@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/cluster"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
@@ -40,6 +41,11 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	c, err := cluster.New(cluster.Options{
 		KeyFile: cfg.Cluster.KeyFile, Join: cfg.Cluster.Join, Listen: cfg.Cluster.Listen, Advertise: cfg.Cluster.Advertise,
 		Version: Version(), Digest: digestOf(cfg), Handler: handler, ConnContext: frontend.FromReplica,
+		Happened: func(c cluster.Change) {
+			if o.Hooks.Happened != nil {
+				o.Hooks.Happened(replicaEvent(c))
+			}
+		},
 		Log: o.Log,
 	})
 	if err != nil {
@@ -56,6 +62,26 @@ func digestOf(cfg *config.Config) string {
 	text, _ := json.Marshal([]any{cfg.Upstreams, cfg.Links, cfg.Prefix, cfg.Policies, cfg.Auth, cfg.Limits})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
+}
+
+// replicaEvent returns the event of what happened to another replica.
+func replicaEvent(c cluster.Change) observe.Event {
+	who := "replica " + c.Instance + " (" + c.Address + ")"
+	if c.What == cluster.Joined || c.What == cluster.Left {
+		e := observe.Event{EventLine: observe.EventLine{
+			ID: c.Event, Time: c.At, Kind: observe.ReplicaJoined, Replica: c.Instance, What: who + " joined",
+		}}
+		if c.What == cluster.Left {
+			e.Kind, e.What, e.Began = observe.ReplicaLeft, who+" left", c.Since
+		}
+		return e
+	}
+	e := observe.EventOf(observe.ReplicaDied, "", &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: c.Event, Err: c.Err})
+	e.Time, e.Replica, e.What, e.Began = c.At, c.Instance, who+" died", c.Since
+	if c.What == cluster.Lost {
+		e.Kind, e.What = observe.ReplicaLost, "the link to "+who+" was lost"
+	}
+	return e
 }
 
 // Owner implements [frontend.Replicas].

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +21,7 @@ type replica struct {
 	*proxy.Proxy
 	url    string
 	socket string // for operators
+	events events
 }
 
 // startReplica starts a replica that joins others at their addresses, in front of a server at url.
@@ -31,7 +33,8 @@ func startReplica(t *testing.T, key, url string, join ...string) *replica {
 		Cluster:   config.Cluster{KeyFile: key, Listen: "127.0.0.1:0", Join: join, Required: true},
 	}
 	socket := filepath.Join(t.TempDir(), "admin.sock")
-	p, err := proxy.New(cfg, proxy.Options{AdminSocket: socket})
+	r := &replica{socket: socket}
+	p, err := proxy.New(cfg, proxy.Options{AdminSocket: socket, Hooks: r.events.hooks()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +51,8 @@ func startReplica(t *testing.T, key, url string, join ...string) *replica {
 		p.Close()
 		<-done
 	})
-	return &replica{p, "http://" + at[0].(*net.TCPAddr).String() + "/mcp", socket}
+	r.Proxy, r.url = p, "http://"+at[0].(*net.TCPAddr).String()+"/mcp"
+	return r
 }
 
 // knows waits until r lists n replicas, and returns the others.
@@ -133,6 +137,18 @@ func TestReplicas(t *testing.T) {
 	}
 	if resp, text := b.say(t, session, `{"jsonrpc":"2.0","id":4,"method":"ping"}`); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("after its replica has left: %s %s", resp.Status, text)
+	}
+	if n := len(b.events.ids(proxy.ReplicaJoined)); n != 2 {
+		t.Errorf("%d events of replicas that joined", n)
+	}
+	eventually(t, "there is an event", func() bool { return len(b.events.ids(proxy.ReplicaLeft)) == 1 })
+	id := b.events.ids(proxy.ReplicaLeft)[0]
+	var left proxy.Event
+	if err := json.Unmarshal(operatorGets(t, b.socket, "/events/"+id), &left); err != nil {
+		t.Fatal(err)
+	}
+	if left.Replica == "" || !strings.HasSuffix(left.What, " ("+at+") left") || left.Began.IsZero() || len(left.Before) != 2 {
+		t.Errorf("it is %+v", left)
 	}
 }
 

@@ -209,6 +209,18 @@ func TestStory(t *testing.T) {
 	if !strings.Contains(out.String(), "the host behind the link far saw it") {
 		t.Error(out.String())
 	}
+	out.Reset()
+	printEvent(&out, &proxy.Event{Began: at.Add(-time.Minute), EventLine: observe.EventLine{
+		ID: "cccccccc", Time: at, Kind: proxy.ReplicaDied, Replica: "R1", What: "replica R1 (10.0.0.7:7946) died", Cause: "link lost",
+	}}, at)
+	if want = `cccccccc  replica R1 (10.0.0.7:7946) died
+  when   2026-01-01 15:04:05, 0ms ago
+  what   another replica did not answer any more, and was declared dead
+  ran    for 1m00s, since 15:03:05
+  cause  link lost
+`; out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
 	for d, want := range map[time.Duration]string{
 		1234 * time.Microsecond: "1ms", 59949 * time.Millisecond: "59.9s", 61 * time.Second: "1m01s", 3 * time.Hour: "3h00m", 100 * time.Hour: "4 days",
 	} {

@@ -222,6 +222,10 @@ func (s *eventPrinter) about() string {
 		proxy.LinkEnded:      "a link between a proxy and a host was lost",
 		proxy.StoppedInUse:   "the server of " + s.Upstream + " was stopped on purpose while requests waited for it",
 		proxy.NotOffered:     "a host announces " + s.Upstream + ", but its proxy does not offer it to clients",
+		proxy.ReplicaJoined:  "another replica was found",
+		proxy.ReplicaLeft:    "another replica said that it leaves, and has ended",
+		proxy.ReplicaDied:    "another replica did not answer any more, and was declared dead",
+		proxy.ReplicaLost:    "this replica could not reach another one, which was not declared dead",
 		proxy.HeardOf:        "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; this process did not see it",
 	}[s.Kind]
 	var more []string
@@ -272,7 +276,7 @@ func (s *eventPrinter) cause() string {
 
 func (s *eventPrinter) inFlight() {
 	switch s.Kind {
-	case proxy.ServerNotBegun, proxy.LoginRefused, proxy.HeardOf:
+	case proxy.ServerNotBegun, proxy.LoginRefused, proxy.ReplicaJoined, proxy.ReplicaLeft, proxy.ReplicaLost, proxy.ReplicaDied, proxy.HeardOf:
 		if s.InFlight == 0 {
 			return
 		}

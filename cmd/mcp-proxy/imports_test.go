@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"proxy/catalog":             {"internal/glob", "internal/jsonrpc", "internal/mcp"},
 	"proxy/lists":               {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/secretfile", "proxy/catalog", "proxy/policy"},
 	"proxy/listen":              {"internal/jsonrpc", "internal/mcp", "proxy/catalog"},
-	"proxy/cluster":             {"internal/secretfile", "upstream/link"},
+	"proxy/cluster":             {"internal/jsonrpc", "internal/secretfile", "upstream/link"},
 	"proxy/policy":              {"internal/glob", "internal/identity"},
 	"proxy/owners":              {"internal/identity", "internal/jsonrpc", "internal/mcp", "proxy/catalog"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/listen", "proxy/lists", "proxy/owners", "proxy/policy"},

@@ -7,8 +7,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// An Event is an unexpected end of a server, of requests to one, or of a link. Its id is in the errors that it caused,
-// and in its log line.
+// An Event is an unexpected end of a server, of requests to one, or of a link, or a change of another replica. Its id is
+// in the errors that it caused, and in its log line.
 type Event struct {
 	EventLine
 	Era   string `json:"era,omitzero"`   // of the streams to the server
@@ -19,7 +19,7 @@ type Event struct {
 	PID        int       `json:"pid,omitzero"`
 	ExitStatus *int      `json:"exitStatus,omitempty"` // nil if it did not exit by itself
 	Signal     string    `json:"signal,omitzero"`      // that killed it
-	Began      time.Time `json:"began,omitzero"`       // when it started; of a link: when it came up
+	Began      time.Time `json:"began,omitzero"`       // when it started; of a link: when it came up; of a replica: when it joined
 	Stderr     []string  `json:"stderr,omitempty"`     // its last lines
 	Unusable   int       `json:"unusable,omitzero"`    // lines on its stdout that were no message
 
@@ -52,6 +52,7 @@ type EventLine struct {
 	Kind     EventKind `json:"kind"`
 	Upstream string    `json:"upstream,omitzero"` // "" if a link ended
 	Link     string    `json:"link,omitzero"`     // that ended, or that leads to the upstream
+	Replica  string    `json:"replica,omitzero"`  // that joined, left or died
 	Session  string    `json:"session,omitzero"`  // that the server belonged to, as in the log
 	What     string    `json:"what"`              // one sentence, as in the errors
 	Cause    string    `json:"cause"`             // as in the errors: "signal: killed"
@@ -73,7 +74,11 @@ const (
 	LinkEnded      EventKind = "link"
 	StoppedInUse   EventKind = "stopped"     // an intended end while requests were in flight
 	NotOffered     EventKind = "not_offered" // a proxy does not offer an upstream that a host announces
-	HeardOf        EventKind = "heard"       // a host has the event, and only its errors were seen here
+	ReplicaJoined  EventKind = "replica_joined"
+	ReplicaLeft    EventKind = "replica_left"
+	ReplicaDied    EventKind = "replica_died"
+	ReplicaLost    EventKind = "replica_lost" // the link to it was lost, or could not be made
+	HeardOf        EventKind = "heard"        // a host has the event, and only its errors were seen here
 )
 
 // A LostRequest is a request that was in flight when its server or link ended.

@@ -13,8 +13,13 @@ import (
 	"time"
 )
 
-// lookEvery is how often the key file is looked at.
-const lookEvery = time.Second
+const (
+	// lookEvery is how often the key file is looked at.
+	lookEvery = time.Second
+
+	// deadWithin is the time in which a member that has died is declared dead.
+	deadWithin = 6 * time.Second
+)
 
 // Options of a Cluster.
 type Options struct {
@@ -29,7 +34,8 @@ type Options struct {
 	Handler     http.Handler
 	ConnContext func(ctx context.Context) context.Context
 
-	// Happened, if not nil, is called when another member has joined, left or died. The calls are sequential.
+	// Happened, if not nil, is called when another member has joined, left or died, or its link was lost. The calls
+	// are sequential.
 	Happened func(Change)
 
 	Log *slog.Logger // nil discards
@@ -48,6 +54,8 @@ type Cluster struct {
 	// Static after Listen.
 	ports  *ports
 	gossip *gossip
+
+	lost []Change // that were not logged; owned by watch
 
 	draining atomic.Bool
 	drain    chan struct{} // has an element if others do not know of draining; capacity 1
@@ -71,9 +79,11 @@ func New(o Options) (*Cluster, error) {
 	}
 	c.carriers = &carriers{keys: c.keys, open: make(map[*carrier]struct{})}
 	c.others = newMembers(func(instance, address string) *peer {
-		return newPeer(instance, c.log, c.spawn, func(ctx context.Context) (net.Conn, error) {
+		p := newPeer(instance, c.log, c.spawn, func(ctx context.Context) (net.Conn, error) {
 			return c.dial(ctx, instance, address)
 		})
+		p.fell = func(event string, err error) { c.others.lost(instance, event, err) }
+		return p
 	})
 	return c, nil
 }
@@ -126,8 +136,9 @@ func (c *Cluster) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case now := <-look.C:
 			bad = c.refresh(bad)
+			c.reportLost(now)
 		case <-c.drain:
 			if err := c.gossip.update(); err != nil {
 				c.log.Debug("the state of this replica was not sent in time", "err", err)
@@ -163,8 +174,12 @@ func (c *Cluster) refresh(before string) (bad string) {
 	return ""
 }
 
+// report logs a change, but a lost link only if its member does not die of it: one event is one line.
 func (c *Cluster) report(change Change) {
-	log := c.log.With("member", change.Instance, "address", change.Address)
+	c.lost = slices.DeleteFunc(c.lost, func(l Change) bool {
+		return l.Event == change.Event || l.Instance == change.Instance && change.What == Left
+	})
+	log := c.log.With("event", change.Event, "member", change.Instance, "address", change.Address)
 	switch change.What {
 	case Joined:
 		log.Info("replica joined")
@@ -172,9 +187,25 @@ func (c *Cluster) report(change Change) {
 		log.Info("replica left")
 	case Died:
 		log.Warn("replica died")
+	case Lost:
+		c.lost = append(c.lost, change)
 	}
 	if c.o.Happened != nil {
 		c.o.Happened(change)
+	}
+}
+
+// reportLost logs the links that were lost so long ago that their members live.
+func (c *Cluster) reportLost(now time.Time) {
+	for len(c.lost) > 0 && now.Sub(c.lost[0].At) > deadWithin {
+		l := c.lost[0]
+		c.lost = c.lost[1:]
+		log := c.log.With("event", l.Event, "member", l.Instance, "address", l.Address, "err", l.Err)
+		if link, ok := c.others.find(l.Instance); ok && link.isUp() {
+			log.Warn("the link to a replica was lost, and is up again")
+		} else {
+			log.Warn("a replica cannot be reached: check the port after that of cluster.listen")
+		}
 	}
 }
 

@@ -35,6 +35,12 @@
 // Run watches the key file and the members, and runs one goroutine that joins, two that serve other members, and one for
 // each member that was needed. It waits for all of them. memberlist's own end within the time of a probe after Run.
 //
+// # Events
+//
+// Each change of another member has an event, and a line in the log. When the link to a member is lost, requests fail
+// with its event, and nobody knows yet whether the member has died. If it has, its death has the same event, and one line
+// says so. If not, the line follows when the time has passed in which it would have been declared dead.
+//
 // # Bounds
 //
 // A member is declared dead within 6 s, in a cluster of up to ten. Another replica may pass on 65,536 requests at a

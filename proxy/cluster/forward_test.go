@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // An owner is the handler of all replicas of a test.
@@ -156,6 +159,12 @@ func TestDeadOwner(t *testing.T) {
 		t.Error("a request outlived who passed it on")
 	}
 	await(t, "b died", func() bool { return a.saw(Died, b) })
+	a.mu.Lock()
+	i := slices.IndexFunc(a.changes, func(c Change) bool { return c.What == Died })
+	if event := jsonrpc.EndOf(err, jsonrpc.Cause{}).Event; event == "" || a.changes[i].Event != event {
+		t.Errorf("it is event %q, the request failed with %q (%v)", a.changes[i].Event, event, err)
+	}
+	a.mu.Unlock()
 	if _, at := a.Owner(id); at != Nowhere {
 		t.Error("its sessions are", at)
 	}

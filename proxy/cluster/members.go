@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // A State is what a member says of itself.
@@ -35,6 +38,10 @@ type Change struct {
 	What     What
 	Instance string
 	Address  string
+	Event    string    // its id. A member that dies after its link was lost has that of the loss
+	At       time.Time // when it was seen
+	Since    time.Time // when the member joined
+	Err      error     // of Lost
 }
 
 // What happened to a member.
@@ -45,10 +52,8 @@ const (
 	Joined What = iota
 	Left        // it announced that it leaves
 	Died
+	Lost // the link to it was lost, or could not be made; it may die of the same cause, or not
 )
-
-// String returns a word for the log.
-func (w What) String() string { return [...]string{"joined", "left", "died"}[w] }
 
 // meta is what members know of each other, in at most 512 bytes:
 //
@@ -105,6 +110,8 @@ type member struct {
 	port     int
 	meta     meta
 	leaving  bool // it said so
+	since    time.Time
+	lost     string // event of the last Lost; "" for none
 	link     *peer
 }
 
@@ -116,7 +123,7 @@ type members struct {
 
 	mu      sync.Mutex // guards the fields below
 	others  map[string]*member
-	changes []Change      // that nobody has taken; at most two for each member that ever joined
+	changes []Change      // that nobody has taken; at most two for each member that ever joined, and for each lost link
 	changed chan struct{} // has an element if there are changes; capacity 1
 }
 
@@ -132,10 +139,10 @@ func (s *members) joined(instance string, ip net.IP, port int, m meta) {
 		s.others[instance].meta = m
 		return
 	}
-	one := &member{instance: instance, ip: slices.Clone(ip), port: port, meta: m}
+	one := &member{instance: instance, ip: slices.Clone(ip), port: port, meta: m, since: time.Now()}
 	one.link = s.newPeer(instance, net.JoinHostPort(ip.String(), strconv.Itoa(m.Links)))
 	s.others[instance] = one
-	s.changedLocked(Joined, one)
+	s.changedLocked(one, Change{What: Joined})
 }
 
 // updated replaces what a member says of itself.
@@ -165,17 +172,29 @@ func (s *members) gone(instance string) (died bool) {
 		return false
 	}
 	delete(s.others, instance)
-	one.link.end(errGone)
-	if one.leaving {
-		s.changedLocked(Left, one)
-	} else {
-		s.changedLocked(Died, one)
+	change := Change{What: Left}
+	if !one.leaving { // requests that fail name the event of their link
+		change = Change{What: Died, Event: cmp.Or(one.link.client.Event(), one.lost)}
 	}
+	one.link.end(errGone)
+	s.changedLocked(one, change)
 	return !one.leaving
 }
 
-func (s *members) changedLocked(what What, m *member) {
-	s.changes = append(s.changes, Change{what, m.instance, m.address()})
+// lost records that the link to a member was lost, or could not be made; event is "" then.
+func (s *members) lost(instance, event string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.others[instance]; one != nil && !one.leaving {
+		one.lost = cmp.Or(event, jsonrpc.NewEvent())
+		s.changedLocked(one, Change{What: Lost, Event: one.lost, Err: err})
+	}
+}
+
+func (s *members) changedLocked(m *member, c Change) {
+	c.Instance, c.Address, c.Since, c.At = m.instance, m.address(), m.since, time.Now()
+	c.Event = cmp.Or(c.Event, jsonrpc.NewEvent())
+	s.changes = append(s.changes, c)
 	select {
 	case s.changed <- struct{}{}:
 	default:

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // newTestCluster returns one that opens nothing: its members come from the test.
@@ -74,14 +77,14 @@ func TestOwnerFollowsTheLink(t *testing.T) {
 	}
 	expect(There, "joined")
 	expect(There, "being dialled")
-	link.fall(errors.New("refused"))
+	link.fall("", errors.New("refused"))
 	expect(Away, "it cannot be dialled")
 	link.raise()
 	expect(There, "linked")
 	if !c.Members()[1].Linked {
 		t.Error("not linked")
 	}
-	link.fall(errors.New("link lost"))
+	link.fall("", errors.New("link lost"))
 	expect(Away, "the link is lost, the member was not declared dead")
 	link.raise()
 	link.raise() // announced anew
@@ -96,7 +99,7 @@ func TestOwnerFollowsTheLink(t *testing.T) {
 		t.Error("the link did not end", context.Cause(up))
 	}
 	link.raise()
-	link.fall(errors.New("late"))
+	link.fall("", errors.New("late"))
 	if link.use() || link.isUp() {
 		t.Error("a link came back without its member")
 	}
@@ -127,7 +130,7 @@ func TestReadyMembers(t *testing.T) {
 	if len(seen) != 2 {
 		t.Error("always the same")
 	}
-	a.fall(errors.New("link lost"))
+	a.fall("", errors.New("link lost"))
 	for range 50 {
 		if via, ok := c.Ready(); !ok || via != b {
 			t.Fatalf("got %v, %v", via, ok)
@@ -151,11 +154,23 @@ func TestChanges(t *testing.T) {
 	c.others.gone("B")
 	c.join("A", 1, Ready)
 	want := []Change{
-		{Joined, "A", "127.0.0.1:1"}, {Joined, "B", "127.0.0.1:3"}, {Left, "A", "127.0.0.1:1"}, {Died, "B", "127.0.0.1:3"},
-		{Joined, "A", "127.0.0.1:1"},
+		{What: Joined, Instance: "A", Address: "127.0.0.1:1"}, {What: Joined, Instance: "B", Address: "127.0.0.1:3"},
+		{What: Left, Instance: "A", Address: "127.0.0.1:1"}, {What: Died, Instance: "B", Address: "127.0.0.1:3"},
+		{What: Joined, Instance: "A", Address: "127.0.0.1:1"},
 	}
-	if got := c.others.takeChanges(); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	events := make(map[string]bool)
+	for i, got := range c.others.takeChanges() {
+		if !jsonrpc.IsEvent(got.Event) || events[got.Event] || got.At.IsZero() || got.Since.After(got.At) {
+			t.Errorf("%+v", got)
+		}
+		events[got.Event] = true
+		got.Event, got.At, got.Since = "", time.Time{}, time.Time{}
+		if i >= len(want) || got != want[i] {
+			t.Errorf("change %d is %+v", i, got)
+		}
+	}
+	if len(events) != len(want) {
+		t.Errorf("%d changes, want %d", len(events), len(want))
 	}
 	if len(c.others.takeChanges()) != 0 {
 		t.Error("told twice")
@@ -168,6 +183,64 @@ func TestChanges(t *testing.T) {
 	}
 	if got := c.Members(); !slices.Equal(got, members) {
 		t.Errorf("got %+v, want %+v", got, members)
+	}
+}
+
+// A member that dies is one event and one line in the log, with its lost link. A link that was lost otherwise has its
+// own line, once it is clear that the member lives.
+func TestLostLinks(t *testing.T) {
+	var text strings.Builder
+	var told []Change
+	c := newTestCluster(t, Options{
+		Log: slog.New(slog.NewTextHandler(&text, nil)), Happened: func(change Change) { told = append(told, change) },
+	})
+	c.others.newPeer = func(instance, _ string) *peer {
+		p := newPeer(instance, c.log, func(func()) bool { return true }, nil)
+		p.fell = func(event string, err error) { c.others.lost(instance, event, err) }
+		return p
+	}
+	for i, who := range []string{"DIES", "LIVES", "BACK", "LEAVES"} {
+		link := c.join(who, 1+2*i, Ready)
+		link.use()
+		link.raise()
+		link.fall("event"+who[:3], errors.New("cut"))
+		link.fall("", errors.New("refused")) // dialled again
+	}
+	back, _ := c.others.find("BACK")
+	back.raise()
+	c.others.leaving("LEAVES")
+	c.others.gone("DIES")
+	c.others.gone("LEAVES")
+	for _, change := range c.others.takeChanges() {
+		c.report(change)
+	}
+	c.reportLost(time.Now())
+	if strings.Contains(text.String(), "event=eventLIV") {
+		t.Error("logged before it is known whether the member died")
+	}
+	c.reportLost(time.Now().Add(2 * deadWithin))
+	c.reportLost(time.Now().Add(3 * deadWithin))
+	for event, want := range map[string]string{
+		"eventDIE": "replica died", "eventLIV": "a replica cannot be reached", "eventBAC": "is up again", "eventLEA": "",
+	} {
+		var lines []string
+		for line := range strings.Lines(text.String()) {
+			if strings.Contains(line, "event="+event) {
+				lines = append(lines, line)
+			}
+		}
+		if ok := len(lines) == 1 && strings.Contains(lines[0], want); ok == (want == "") {
+			t.Errorf("the lines of %s are %q", event, lines)
+		}
+	}
+	var all []string
+	for _, change := range told {
+		if change.What == Lost || change.What == Died {
+			all = append(all, change.Event)
+		}
+	}
+	if !slices.Equal(all, []string{"eventDIE", "eventLIV", "eventBAC", "eventLEA", "eventDIE"}) {
+		t.Errorf("events %q", all)
 	}
 }
 

@@ -53,6 +53,7 @@ type peer struct {
 	web      *http.Transport
 	dial     func(ctx context.Context) (net.Conn, error) // a connection, and its TLS
 	spawn    func(func()) bool                           // runs a goroutine; false: not now
+	fell     func(event string, err error)               // is called when the link was lost or could not be made; nil for nobody
 
 	ctx  context.Context // of the link
 	stop context.CancelCauseFunc
@@ -68,10 +69,10 @@ func newPeer(instance string, log *slog.Logger, spawn func(func()) bool, dial fu
 	p.ctx, p.stop = context.WithCancelCause(context.Background())
 	p.up, p.lost = context.WithCancelCause(p.ctx)
 	p.client = &link.Client{
-		Log:       log.With("member", instance),
+		Log:       quiet(log).With("member", instance),
 		Announced: func([]link.Upstream) { p.raise() },
-		Lost:      func(_ string, err error) { p.fall(err) },
-		Failed:    p.fall,
+		Lost:      p.fall,
+		Failed:    func(err error) { p.fall("", err) },
 	}
 	p.web = &http.Transport{
 		DialContext: p.open, DisableCompression: true, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle,
@@ -111,13 +112,17 @@ func (p *peer) raise() {
 	p.state = linkUp
 }
 
-// fall records that the link was lost, or could not be made. Streams that are being opened fail.
-func (p *peer) fall(err error) {
+// fall records that the link was lost, with its event, or could not be made. Streams that are being opened fail.
+func (p *peer) fall(event string, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.state != linkOver {
+	before := p.state
+	if before != linkOver {
 		p.state = linkDown
 		p.lost(err)
+	}
+	p.mu.Unlock()
+	if p.fell != nil && (before == linkUp || before == linkDialled) {
+		p.fell(event, err)
 	}
 }
 
@@ -156,4 +161,30 @@ func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) {
 		out.Host = r.URL.Host
 	}
 	return p.web.RoundTrip(&out)
+}
+
+// quiet returns a logger for links, whose lines get level debug: what matters is a change of members, which is logged.
+func quiet(log *slog.Logger) *slog.Logger { return slog.New(quietHandler{log.Handler()}) }
+
+type quietHandler struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (h quietHandler) Enabled(ctx context.Context, _ slog.Level) bool {
+	return h.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+// Handle implements slog.Handler.
+func (h quietHandler) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return quietHandler{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h quietHandler) WithGroup(name string) slog.Handler {
+	return quietHandler{h.Handler.WithGroup(name)}
 }

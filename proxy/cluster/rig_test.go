@@ -67,7 +67,9 @@ func (r *replica) happened(c Change) {
 func (r *replica) saw(what What, other *replica) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Contains(r.changes, Change{what, other.Instance(), other.address()})
+	return slices.ContainsFunc(r.changes, func(c Change) bool {
+		return c.What == what && c.Instance == other.Instance() && c.Address == other.address()
+	})
 }
 
 // knows reports whether r has these other members and nobody else.

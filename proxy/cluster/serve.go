@@ -26,7 +26,7 @@ func (c *Cluster) serve(ctx context.Context, l net.Listener) {
 	defer wg.Wait()
 	wg.Go(func() { _ = web.Serve(in) }) // until in or web is closed
 	defer in.Close()
-	links := &link.Server{Log: c.log, Streams: maxStreams, Bytes: in.serve, Known: func(string) bool { return false }}
+	links := &link.Server{Log: quiet(c.log), Streams: maxStreams, Bytes: in.serve, Known: func(string) bool { return false }}
 	_ = links.Accept(ctx, &secured{l, c.carriers})
 }
 

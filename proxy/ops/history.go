@@ -45,10 +45,16 @@ type keptEvent struct {
 	detail   int                   // bytes, as counted in History
 }
 
-// about is the upstream or link of an event.
-type about struct{ upstream, link string }
+// about is the upstream or link of an event. Replicas are one, because each has a new name when it restarts.
+type about struct {
+	upstream, link string
+	replicas       bool
+}
 
 func (k *keptEvent) about() about {
+	if k.Replica != "" {
+		return about{replicas: true}
+	}
 	if k.Upstream != "" {
 		return about{upstream: k.Upstream}
 	}

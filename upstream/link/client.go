@@ -194,6 +194,10 @@ func (c *Client) Dial(ctx context.Context) (net.Conn, error) {
 	return &byteStream{conn: opened.(*conn)}, nil
 }
 
+// Event returns the event of the end of the link, which may be up, or of the last one; "" before the
+// first.
+func (c *Client) Event() string { return c.current.end() }
+
 // Reject sends the host the complete list of announced upstreams that the proxy does not
 // offer. It does not wait. A host of an older version ignores it.
 func (c *Client) Reject(all []Rejection) { c.rejected.put(rejectionsLine(all)) }

@@ -51,6 +51,16 @@ func (c *currentLink) detach(l *link) {
 	}
 }
 
+// end returns the event of the end of the link, or of the last one; "" before the first.
+func (c *currentLink) end() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link != nil {
+		return c.link.event
+	}
+	return c.event
+}
+
 func (c *currentLink) setLocked(l *link) {
 	c.link = l
 	if c.changed != nil {

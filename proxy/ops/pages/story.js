@@ -21,8 +21,8 @@ function sentences(e, at) {
   const end = e.exitStatus === undefined ? e.cause : `exit status ${e.exitStatus}`;
   const whose = e.session ? `, of session ${e.session}` : "";
   if (e.pid) all.push(`Process ${e.pid}${whose} had run for ${e.began ? since(e.began) : "an unknown time"}. Its end: ${end}.`);
-  else if (e.began) all.push(`It had been there for ${since(e.began)}${whose}. Its end: ${end}.`);
-  else all.push(`The cause: ${end}${whose}.`);
+  else if (e.began) all.push(`It had been there for ${since(e.began)}${whose}.${end ? ` Its end: ${end}.` : ""}`);
+  else if (end) all.push(`The cause: ${end}${whose}.`);
   if (e.says) all.push(`It says: ${e.says}`);
   if (e.inFlight) all.push(`${count(e.inFlight, "request")} ${e.inFlight === 1 ? "was" : "were"} in flight.`);
   if (e.errors) all.push(`${count(e.errors, "call")} got its error.`);
