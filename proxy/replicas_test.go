@@ -27,11 +27,19 @@ type replica struct {
 // startReplica starts a replica that joins others at their addresses, in front of a server at url.
 func startReplica(t *testing.T, key, url string, join ...string) *replica {
 	t.Helper()
+	return startReplicaOf(t, key, func(cfg *config.Config) {
+		cfg.Upstreams = []config.Upstream{{Name: "s", Key: "upstreams.s", Remote: config.Remote{URL: url}}}
+	}, join...)
+}
+
+// startReplicaOf is startReplica for a configuration that change completes.
+func startReplicaOf(t *testing.T, key string, change func(cfg *config.Config), join ...string) *replica {
+	t.Helper()
 	cfg := &config.Config{
-		Frontend:  config.Frontend{Listen: []string{"127.0.0.1:0"}},
-		Upstreams: []config.Upstream{{Name: "s", Key: "upstreams.s", Remote: config.Remote{URL: url}}},
-		Cluster:   config.Cluster{KeyFile: key, Listen: "127.0.0.1:0", Join: join, Required: true},
+		Frontend: config.Frontend{Listen: []string{"127.0.0.1:0"}},
+		Cluster:  config.Cluster{KeyFile: key, Listen: "127.0.0.1:0", Join: join, Required: true},
 	}
+	change(cfg)
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	r := &replica{socket: socket}
 	p, err := proxy.New(cfg, proxy.Options{AdminSocket: socket, Hooks: r.events.hooks()})

@@ -106,7 +106,7 @@ func routeOf(u config.Upstream) session.Upstream {
 		Name: u.Name, Forward: forwardOf(u), Prefix: u.Prefix, StartTimeout: u.StartTimeout, RequestTimeout: u.RequestTimeout, IdleStop: u.IdleStop,
 		Allow: u.Tools.Allow, Deny: u.Tools.Deny, Methods: u.Methods,
 		Lazy:   u.Start == "lazy" || u.Start == "" && !u.Required && u.ForwardHeaders == nil, // what it lists to one client is not for others
-		Shared: u.Shared || u.URL != "",
+		Shared: u.Shared || u.URL != "", Process: u.URL == "",
 	}
 }
 

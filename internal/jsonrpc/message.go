@@ -57,6 +57,10 @@ type Message struct {
 	// none. They never appear in the text of the message.
 	Forwarded *Forwarded
 
+	// Orphan is set in a request about something that another process had which is gone. Only a
+	// server that outlives our processes may still know it. It never travels.
+	Orphan bool
+
 	// Refused is set in an error with which a policy answered, so that a front end can use its HTTP
 	// status. It never travels.
 	Refused *identity.Refusal

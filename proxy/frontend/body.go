@@ -27,13 +27,13 @@ type bodies struct {
 	slots  *bodySlots
 }
 
-// readMessage returns the message in the body of r, with its notes and its trace context. If the
-// body is unusable, readMessage refuses r and returns nil. If badReply is not nil, it is then
+// readMessage returns the message in the body of r, with its notes and its trace context, and the
+// body. If that is unusable, readMessage refuses r and returns nil. If badReply is not nil, it is then
 // called with an error for each question that the body should have answered.
-func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) *jsonrpc.Message {
+func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) (m *jsonrpc.Message, body []byte) {
 	body, ok := b.readBytes(w, r, who)
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	m, err := b.limits.Decode(body)
 	if err == nil {
@@ -45,7 +45,7 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 		for _, one := range m.Batch {
 			one.Notes, one.Trace = mcp.Read(one), trace
 		}
-		return m
+		return m, body
 	}
 	bad, _ := errors.AsType[*jsonrpc.InvalidError](err) // always ok
 	if badReply != nil && bad.Reply && !bad.ID.IsZero() {
@@ -56,7 +56,7 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 		id = bad.ID
 	}
 	writeError(w, http.StatusBadRequest, id, bad.Wire())
-	return nil
+	return nil, nil
 }
 
 // readBytes returns the body of r. If it is unusable, readBytes refuses r and returns false.

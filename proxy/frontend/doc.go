@@ -43,6 +43,10 @@
 //	                      └───► relay ─► RoundTripper ═══ FromReplica ─► Guard ─► route ─► session
 //	            one error ◄────────┘ if that fails
 //
+// Suspended calls and tasks of modern clients are at one replica, too. names.go puts an id of that one
+// before the requestState and the task ids that clients get, and takes it off again where the request
+// is served.
+//
 // Both ends identify the client by the same headers. A header of the relay says what no other header
 // does: the client's address, and the principal of a certificate or a Unix user. It counts only on a
 // connection that FromReplica marks. The relay keeps the body of a POST, or the ids in a large
@@ -55,8 +59,8 @@
 // client ends, so do its WebSocket, the streams that its GETs opened, and its listens.
 //
 // From the top down: http.go has the configuration and the paths. streamable.go, httpsse.go and
-// modern.go handle requests. replicas.go and relay.go pass them on. sessions.go begins and ends
-// sessions. session.go with streams.go, and principal.go, are the Conns. guard.go and identifier.go
+// modern.go handle requests. replicas.go, names.go and relay.go pass them on. sessions.go begins and
+// ends sessions. session.go with streams.go, and principal.go, are the Conns. guard.go and identifier.go
 // identify clients. headers.go, body.go, events.go and reply.go read and write HTTP. socket.go is a
 // WebSocket. backlog.go and slots.go bound the memory of messages.
 //
@@ -85,6 +89,6 @@
 //     across I/O.
 //
 // The package does not look into messages, except for the id and method of requests, the version in
-// initialize, the request id in notifications/cancelled, and the values that the modern era repeats
-// in headers.
+// initialize, the request id in notifications/cancelled, the values that the modern era repeats in
+// headers, and, if there are replicas, names of suspended calls and tasks.
 package frontend

@@ -100,7 +100,7 @@ func (h *HTTP) init() {
 		if h.Replicas != nil {
 			h.open.newID, relay = h.Replicas.NewID, newRelay(h.Replicas, h.open, bodies)
 		}
-		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, conns: make(map[connKey]*principalConn)}
+		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, relay: relay, conns: make(map[connKey]*principalConn)}
 		h.streamable = &streamable{h.open, bodies, waits, modern, relay}
 		h.sse = &httpSSE{h.open, bodies, relay}
 	})

@@ -16,13 +16,14 @@ type modernClients struct {
 	serve  func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
 	open   *openSessions
 	timers *sync.Pool // see waitPlain; of this HTTP alone, because tests run in bubbles
+	relay  *relay     // nil if there are no other replicas
 
 	mu    sync.Mutex
 	conns map[connKey]*principalConn // whose serve has not returned; guarded by mu
 }
 
-// post receives one message of a modern client and answers it.
-func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message) {
+// post receives one message of a modern client, which came as body, and answers it.
+func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message, body []byte) {
 	if h.serve == nil {
 		refuseMessage(w, m, mcp.UnsupportedVersion(r.Header.Get(headerVersion), mcp.LegacyVersions))
 		return
@@ -38,6 +39,11 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
+	given := h.relay.givenIn(m)
+	if h.relay.toGiver(w, r, from.who, given, body) {
+		return
+	}
+	given.own(m)
 	from.sent(m)
 	c := h.conn(w, r, from)
 	if c == nil {
@@ -57,7 +63,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 		return
 	}
 	m.Headers = repeated(r.Header)
-	p := c.ask(m, newResponder(w))
+	p := c.ask(m, newResponder(w), given.tasks)
 	if m.Method == mcp.MethodListen {
 		defer h.open.guard.onEnd(r.Context(), from.who, func(why *jsonrpc.ClosedError) { c.refuse(p, why) })()
 	}
@@ -121,7 +127,7 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller
 func (h *modernClients) begin(by caller, leave func()) *principalConn {
 	from := by.connKey()
 	c := newPrincipalConn(h.open.log, h.open.backlog.join(from.principal))
-	c.by = by
+	c.by, c.relay = by, h.relay
 	c.idle.hold() // first, so that it serves this POST even if it ends at once
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -22,6 +22,7 @@ type principalConn struct {
 	log     *slog.Logger
 	backlog *principalBacklog
 	by      caller        // of the first POST
+	relay   *relay        // nil if there are no other replicas
 	gone    chan struct{} // closed when ServePrincipal has returned
 
 	mu      sync.Mutex // guards the fields below, and those of all waiters
@@ -48,10 +49,10 @@ func (c *principalConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, e
 	return c.in.Take(batch)
 }
 
-// ask enters a request and owns m from then on. Messages for it are written to out. The caller must
-// call abandon at the end.
-func (c *principalConn) ask(m *jsonrpc.Message, out *responder) *waiter {
-	p := &waiter{c: c, out: out, clientID: m.ID, method: m.Method, wake: make(chan struct{}, 1)}
+// ask enters a request and owns m from then on. Messages for it are written to out; tasks are the
+// client's names in it. The caller must call abandon at the end.
+func (c *principalConn) ask(m *jsonrpc.Message, out *responder, tasks map[string]string) *waiter {
+	p := &waiter{c: c, out: out, clientID: m.ID, method: m.Method, tasks: tasks, wake: make(chan struct{}, 1)}
 	p.backlog = streamBacklog{of: c.backlog, cut: p.cut}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,7 +225,8 @@ type waiter struct {
 	id       int64      // on the connection
 	clientID jsonrpc.ID // as the client wrote it
 	method   string
-	wake     chan struct{} // capacity 1: there is something to write
+	tasks    map[string]string // see given
+	wake     chan struct{}     // capacity 1: there is something to write
 
 	// Guarded by principalConn.mu.
 	received bool          // Recv has returned the request
@@ -242,7 +244,7 @@ func (p *waiter) Leave() bool {
 }
 
 // text returns a message as its client gets it, with the client's own id, also where the message names
-// the request.
+// the request, and with its names of what this replica has.
 func (p *waiter) text(m *jsonrpc.Message) []byte {
 	out := *m
 	if m.IsResponse() {
@@ -260,6 +262,7 @@ func (p *waiter) text(m *jsonrpc.Message) []byte {
 		out.Result = mcp.AnsweredAs(m.Result, jsonrpc.IntID(p.id), p.clientID)
 		out.Error = mcp.AnsweredAs(m.Error, jsonrpc.IntID(p.id), p.clientID)
 	}
+	p.c.relay.give(&out, p)
 	return out.Append(make([]byte, 0, out.Size()))
 }
 

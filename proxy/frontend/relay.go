@@ -14,6 +14,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // A relay passes requests on to other replicas. A nil relay has none.
@@ -110,8 +111,10 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	in := r.WithContext(ctx)
 	in.Body, in.ContentLength, in.TransferEncoding = http.NoBody, 0, nil
 	if r.Method == http.MethodPost {
-		l.count(1)
-		defer l.count(-1)
+		if r.Header.Get(headerMethod) != mcp.MethodListen { // which has no end of its own
+			l.count(1)
+			defer l.count(-1)
+		}
 		body, ok := l.bodies.readBytes(w, r, who.Principal)
 		if !ok {
 			return

@@ -16,6 +16,7 @@ import (
 // concurrently.
 type Replicas interface {
 	// NewID returns an id for a session of this process, from which each replica can tell the owner.
+	// It has visible ASCII without quotes, backslashes and colons.
 	NewID() string
 
 	// Owner returns where the session with an id is, and for There, how to send it a request. via must

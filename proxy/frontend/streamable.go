@@ -70,11 +70,11 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 		}
 		return
 	}
-	m := h.bodies.readMessage(w, r, c.who.Principal, s.answer)
+	m, body := h.bodies.readMessage(w, r, c.who.Principal, s.answer)
 	switch {
 	case m == nil:
 	case modernHeader(r) || isModern(m):
-		h.modern.post(w, r, c, m)
+		h.modern.post(w, r, c, m, body)
 	case s != nil:
 		h.postTo(w, r, c, s, m)
 	case named:

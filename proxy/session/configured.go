@@ -29,9 +29,10 @@ type Upstream struct {
 
 	// Lazy means that a session with several upstreams starts this one when something needs it, and
 	// takes its description and lists from the catalog until then.
-	Lazy   bool
-	Shared bool   // all sessions use one server, so that a change of its lists is one for all
-	Digest string // of its configuration, for the catalog; "": what it lists is not kept between runs
+	Lazy    bool
+	Shared  bool   // all sessions use one server, so that a change of its lists is one for all
+	Process bool   // its server ends with this process, and has nothing of others
+	Digest  string // of its configuration, for the catalog; "": what it lists is not kept between runs
 }
 
 // allows reports whether clients may see and call a tool.

@@ -35,14 +35,18 @@ func (s *session) mayUse(u *upstreamConn, t owners.Kind, text string) bool {
 	return !s.router.Several.Load() || s.router.owned.Has(s.owner, t.Digest(u.up.Link, u.up.Name, text))
 }
 
-// checkOwner returns the error for a request that uses a thing of another principal, as if the
-// thing did not exist; nil for all other requests.
+// checkOwner returns the error for a request that uses a thing of another principal, or of another
+// process that is gone, as if the thing did not exist; nil for all other requests.
 func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
-	s := r.upstreams.s
-	if !s.router.Several.Load() {
+	s, n := r.upstreams.s, r.notes
+	switch {
+	case u.cannotKnow(r) && isGiven(n.Raw(mcp.RequestState)):
+		return foreignState
+	case u.cannotKnow(r):
+		return unknownTask
+	case !s.router.Several.Load():
 		return nil
 	}
-	n := r.notes
 	if state := n.Raw(mcp.RequestState); isGiven(state) || n.Err(mcp.RequestState) != nil {
 		text, ok := n.Text(mcp.RequestState)
 		if !ok || n.Err(mcp.RequestState) != nil || !s.mayUse(u, owners.OfState, text) {
@@ -60,6 +64,10 @@ func (r *request) checkOwner(u *upstreamConn) *jsonrpc.Error {
 	}
 	return nil
 }
+
+// cannotKnow reports whether the upstream cannot know what a request is about, although it may have
+// something with the same name.
+func (u *upstreamConn) cannotKnow(r *request) bool { return r.msg.Orphan && u.up.Process }
 
 var (
 	unknownTask  = jsonrpc.InvalidParams("unknown task")

@@ -173,3 +173,59 @@ func TestBelongingsOfLegacyClients(t *testing.T) {
 		x.client.want(`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"` + x.named("T") + `","status":"working"}}`)
 	})
 }
+
+// What another process had that is gone is unknown to servers of this one, even if they have something
+// with the same name. A server that outlives processes is asked.
+func TestOrphans(t *testing.T) {
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		for _, process := range []bool{true, false} {
+			t.Run(fmt.Sprint(len(names), " upstreams, processes: ", process), func(t *testing.T) {
+				p := new(Router)
+				for _, name := range names {
+					p.Upstreams = append(p.Upstreams, Upstream{Name: name, Process: process})
+				}
+				inWorld(t, p, nil, func(w *world) {
+					x := &thief{world: w}
+					w.hands = map[string]func(*party, *jsonrpc.Message){}
+					for _, name := range names {
+						w.hands[name] = x.generous(name)
+					}
+					call := `"method":"tools/call","params":{"name":"` + x.named("echo") + `",`
+					w.client.say(`{"jsonrpc":"2.0","id":0,` + call + modernTasks + `}}}`)
+					w.client.say(`{"jsonrpc":"2.0","id":1,` + call + `"arguments":{"ask":1},` + modernTasks + `}}}`)
+					if got := strings.Join(w.client.take(), "\n"); !strings.Contains(got, x.named("T")) || !strings.Contains(got, `"S"`) {
+						w.t.Fatal(got)
+					}
+					task := `"taskId":"` + x.named("T") + `"`
+					for request, refusal := range map[string]string{
+						call + `"requestState":"S","inputResponses":{},` + modernTasks + `}}}`:                             "request_state_expired",
+						call + modernTasks + `,"io.modelcontextprotocol/related-task":{` + task + `}}}}`:                   "unknown task",
+						`"method":"tasks/get","params":{` + task + `,` + modernTasks + `}}}`:                               "unknown task",
+						`"method":"tasks/cancel","params":{` + task + `,` + modernTasks + `}}}`:                            "unknown task",
+						`"method":"tasks/get","params":{"taskId":"T","x":"from when there was one",` + modernTasks + `}}}`: "unknown task",
+						`"method":"acme/x","params":{"requestState":"S",` + modernTasks + `}}}`:                            "request_state_expired",
+						`"method":"tasks/x","params":{` + task + `,` + modernTasks + `}}}`:                                 "unknown task",
+					} {
+						m, err := jsonrpc.Decode([]byte(`{"jsonrpc":"2.0","id":1,` + request))
+						if err != nil {
+							w.t.Fatal(err)
+						}
+						var got [2]string
+						for i, orphan := range []bool{false, true} {
+							again := *m
+							again.Orphan = orphan
+							w.client.send(&again)
+							got[i] = strings.Join(w.client.take(), "\n")
+						}
+						switch known, foreign := got[0], got[1]; {
+						case !strings.Contains(known, `"result"`) && !strings.Contains(request, "acme/x"):
+							w.t.Errorf("%s:\n%s", request, known)
+						case process && !strings.Contains(foreign, refusal), !process && foreign != known:
+							w.t.Errorf("%s, of another process:\n%s", request, foreign)
+						}
+					}
+				})
+			})
+		}
+	}
+}

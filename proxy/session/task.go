@@ -194,7 +194,7 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 // that does.
 func (s *session) findTask(ctx context.Context, r *request, id string) {
 	candidates := r.upstreams.withTasks(ctx, r.identity())
-	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return !s.mayUse(u, owners.OfTask, id) })
+	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return u.cannotKnow(r) || !s.mayUse(u, owners.OfTask, id) })
 	if len(candidates) == 0 {
 		s.fail(r, cmp.Or(r.upstreams.unreached(r.grant), unknownTask))
 		return
