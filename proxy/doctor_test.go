@@ -17,6 +17,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 )
 
@@ -119,6 +120,23 @@ func TestJudge(t *testing.T) {
 		if d.Ill() != strings.Contains(row.want, "error") {
 			t.Errorf("%s: ill is %v", name, d.Ill())
 		}
+	}
+}
+
+// A replica that runs knows what a configuration does not tell.
+func TestJudgeReplicas(t *testing.T) {
+	d := ops.Judge(&config.Config{}, []Trial{tools("a")}, nil)
+	d.Running(&Snapshot{Replicas: []observe.Replica{{Self: true}, {Instance: "SAME"}, {Instance: "OTHER", Differs: true}, {Instance: "FAR", Unreachable: true}}})
+	d.Running(&Snapshot{Process: observe.Process{PID: 7}, Replicas: []observe.Replica{{Self: true}}})
+	var got []string
+	for _, f := range d.Findings {
+		got = append(got, f.Level+" "+f.Code)
+		if strings.Contains(f.What, "SAME") || f.Do == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if want := "error replica-unreachable, warning empty, warning replica-differs, warning replica-alone"; strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %s", got, want)
 	}
 }
 

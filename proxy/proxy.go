@@ -316,6 +316,7 @@ func (p *Proxy) admit(cfg *config.Config, next *proofs) {
 	}
 	now.Upstreams, now.Links, now.TokenFile, now.Auth, now.Policies = cfg.Upstreams, cfg.Links, cfg.TokenFile, cfg.Auth, cfg.Policies
 	p.config.Store(&now)
+	p.replicas.adopt(&now)
 }
 
 // ready returns the checks of readiness.

@@ -5,7 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
+	"runtime"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -117,6 +120,13 @@ func (r *replicas) start() {
 	}
 }
 
+// adopt tells the others that the configuration has changed.
+func (r *replicas) adopt(cfg *config.Config) {
+	if r != nil {
+		r.SetDigest(digestOf(cfg))
+	}
+}
+
 // drain tells the others that this process leaves soon.
 func (r *replicas) drain() {
 	if r != nil {
@@ -145,7 +155,7 @@ func (r *replicas) members() (all []observe.Replica) {
 	for _, m := range members {
 		all = append(all, observe.Replica{
 			Instance: m.Instance, Self: m.Self, Address: m.Address, State: string(m.State), Version: m.Version,
-			Linked: m.Linked, Differs: m.Digest != members[0].Digest,
+			Linked: m.Linked, Unreachable: m.Down, Differs: m.Digest != members[0].Digest,
 		})
 	}
 	return all
@@ -161,4 +171,27 @@ func (r *replicas) checks() []ops.Check {
 		c.Why = "no other replica was found"
 	}
 	return []ops.Check{c}
+}
+
+// replicaFindings returns what is wrong or suspicious about what a configuration names for replicas.
+func replicaFindings(ctx context.Context, of config.Cluster) (all []ops.Finding) {
+	if of.KeyFile == "" {
+		return nil
+	}
+	info, err := os.Stat(of.KeyFile) // an error is one of the problems of Check
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
+		all = append(all, ops.Finding{
+			Level: ops.LevelWarning, Code: "key-mode", Do: "make it readable for the user or the group of the proxy alone (mode 600 or 640)",
+			What: fmt.Sprintf("cluster.keyFile %s: every user of this machine may use it (mode %o), and whoever has the key is a replica", of.KeyFile, info.Mode().Perm()),
+		})
+	}
+	for _, name := range of.Join {
+		if err := cluster.CheckJoin(ctx, name); err != nil {
+			all = append(all, ops.Finding{
+				Level: ops.LevelWarning, Code: "join", Do: "compare it with the name of the headless Service, or of the machines; a replica that finds nobody serves alone",
+				What: "cluster.join: " + err.Error(),
+			})
+		}
+	}
+	return all
 }

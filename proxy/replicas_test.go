@@ -22,6 +22,7 @@ type replica struct {
 	url    string
 	socket string // for operators
 	events events
+	config config.Config
 }
 
 // startReplica starts a replica that joins others at their addresses, in front of a server at url.
@@ -59,7 +60,7 @@ func startReplicaOf(t *testing.T, key string, change func(cfg *config.Config), j
 		p.Close()
 		<-done
 	})
-	r.Proxy, r.url = p, "http://"+at[0].(*net.TCPAddr).String()+"/mcp"
+	r.config, r.Proxy, r.url = *cfg, p, "http://"+at[0].(*net.TCPAddr).String()+"/mcp"
 	return r
 }
 
@@ -205,4 +206,12 @@ func TestRequiredReplicas(t *testing.T) {
 	if others := b.knows(t, 2); !others[0].Differs {
 		t.Error("two configurations do not differ")
 	}
+	b.config.Upstreams = a.config.Upstreams
+	if err := b.Reload(&b.config); err != nil {
+		t.Fatal(err)
+	}
+	if b.Snapshot().Replicas[1].Differs {
+		t.Error("they differ after a reload")
+	}
+	eventually(t, "a knows the configuration of b", func() bool { return !a.Snapshot().Replicas[1].Differs })
 }

@@ -28,7 +28,7 @@ func Diagnose(ctx context.Context, cfg *config.Config, o Options) (*ops.Diagnosi
 	if err != nil {
 		return nil, err
 	}
-	return ops.Judge(cfg, trials, Check(cfg)), nil
+	return ops.Judge(cfg, trials, Check(cfg), replicaFindings(ctx, cfg.Cluster)...), nil
 }
 
 // try starts each upstream of a configuration, two at a time, asks it for its lists, stops it, and

@@ -199,6 +199,7 @@ func parseDuration(s string) (time.Duration, error) {
 func Quiet(cfg *config.Config) *config.Config {
 	quiet := *cfg
 	quiet.Listen, quiet.Admin, quiet.Logs = nil, config.Admin{}, config.Logs{}
+	quiet.Cluster = config.Cluster{}
 	quiet.Traces = config.Traces{Off: true}
 	quiet.Upstreams = slices.Clone(cfg.Upstreams)
 	if cfg.Prefix == "auto" && len(cfg.Upstreams)+len(cfg.Links) > 1 {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -98,6 +100,9 @@ func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	if err != nil {
 		return failed(ctx, err)
 	}
+	if now := runningReplica(ctx, s.cfg); now != nil {
+		found.Running(now)
+	}
 	if !asJSON {
 		printDiagnosis(found)
 	} else if err := printJSON(found); err != nil {
@@ -105,6 +110,32 @@ func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	}
 	if found.Ill() {
 		return errAnswerIsNo
+	}
+	return nil
+}
+
+// runningReplica returns the state of a proxy of this user that runs with a configuration of replicas; nil for none.
+func runningReplica(ctx context.Context, cfg *config.Config) *proxy.Snapshot {
+	dir, err := adminDir()
+	if err != nil || cfg.Cluster.KeyFile == "" || cfg.File == "" {
+		return nil
+	}
+	file, err := os.Stat(cfg.File)
+	if err != nil {
+		return nil
+	}
+	for _, p := range processesIn(dir) {
+		now := new(proxy.Snapshot)
+		if onSocket(p.socket).getJSON(ctx, "/status", now) != nil || len(now.Replicas) == 0 {
+			continue
+		}
+		at := now.Process.File
+		if !filepath.IsAbs(at) {
+			at = filepath.Join(now.Process.Dir, at)
+		}
+		if its, err := os.Stat(at); err == nil && os.SameFile(file, its) {
+			return now
+		}
 	}
 	return nil
 }

@@ -3,6 +3,8 @@
 package main
 
 import (
+	"fmt"
+	"net"
 	"path/filepath"
 	"testing"
 
@@ -33,9 +35,28 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_STATE_HOME", "")
 			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir) // scripts must not see each other's processes
+			env.Setenv("REPLICAS", twoPorts(t))
 			found, err := filepath.Abs("../../config/testdata/found")
 			env.Setenv("FOUND", found)
 			return err
 		},
 	})
+}
+
+// twoPorts returns an address whose port and the next one were free.
+func twoPorts(t *testing.T) string {
+	t.Helper()
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := l.Addr().(*net.TCPAddr)
+		next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", at.Port+1))
+		l.Close()
+		if err == nil {
+			next.Close()
+			return at.String()
+		}
+	}
 }

@@ -188,6 +188,9 @@ func replicaRows(now *proxy.Snapshot) *rows {
 		if m.Linked {
 			notes = append(notes, "linked")
 		}
+		if m.Unreachable {
+			notes = append(notes, "cannot be reached")
+		}
 		if m.Differs {
 			notes = append(notes, "its configuration differs")
 		}

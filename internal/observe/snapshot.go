@@ -126,6 +126,8 @@ type Replica struct {
 	Version  string `json:"version"`          // of its program
 	Linked   bool   `json:"linked,omitzero"`  // this process has a link to it, on which it passes requests on
 	Differs  bool   `json:"differs,omitzero"` // its configuration is not that of this process
+
+	Unreachable bool `json:"unreachable,omitzero"` // the link to it was lost, or could not be made
 }
 
 // Health is the output of healthcheck.

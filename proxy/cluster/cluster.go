@@ -58,7 +58,8 @@ type Cluster struct {
 	lost []Change // that were not logged; owned by watch
 
 	draining atomic.Bool
-	drain    chan struct{} // has an element if others do not know of draining; capacity 1
+	digest   atomic.Pointer[string] // of the configuration
+	untold   chan struct{}          // has an element if others do not know what meta returns; capacity 1
 
 	mu      sync.Mutex     // guards running
 	running bool           // links may be dialled
@@ -67,7 +68,8 @@ type Cluster struct {
 
 // New reads the keys. It opens nothing.
 func New(o Options) (*Cluster, error) {
-	c := &Cluster{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), instance: newInstance(), drain: make(chan struct{}, 1)}
+	c := &Cluster{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), instance: newInstance(), untold: make(chan struct{}, 1)}
+	c.digest.Store(&o.Digest)
 	var err error
 	if c.keys, err = newKeys(o.KeyFile, c.instance); err != nil {
 		return nil, fmt.Errorf("cluster.keyFile %w", err)
@@ -139,7 +141,7 @@ func (c *Cluster) watch(ctx context.Context) {
 		case now := <-look.C:
 			bad = c.refresh(bad)
 			c.reportLost(now)
-		case <-c.drain:
+		case <-c.untold:
 			if err := c.gossip.update(); err != nil {
 				c.log.Debug("the state of this replica was not sent in time", "err", err)
 			}
@@ -201,7 +203,7 @@ func (c *Cluster) reportLost(now time.Time) {
 		l := c.lost[0]
 		c.lost = c.lost[1:]
 		log := c.log.With("event", l.Event, "member", l.Instance, "address", l.Address, "err", l.Err)
-		if link, ok := c.others.find(l.Instance); ok && link.isUp() {
+		if link, ok := c.others.find(l.Instance); ok && link.now() == linkUp {
 			log.Warn("the link to a replica was lost, and is up again")
 		} else {
 			log.Warn("a replica cannot be reached: check the port after that of cluster.listen")
@@ -237,7 +239,7 @@ func (c *Cluster) dial(ctx context.Context, instance, address string) (net.Conn,
 
 // meta returns what this process says of itself.
 func (c *Cluster) meta() []byte {
-	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: c.o.Digest}.encode()
+	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: *c.digest.Load()}.encode()
 }
 
 func (c *Cluster) state() State {
@@ -264,7 +266,22 @@ func (c *Cluster) NewID() string { return c.keys.current.Load().newID(c.instance
 // Drain tells others that this member leaves soon. It does not wait.
 func (c *Cluster) Drain() {
 	if !c.draining.Swap(true) {
-		c.drain <- struct{}{} // the only element ever
+		c.tell()
+	}
+}
+
+// SetDigest replaces the Digest of the options. It does not wait.
+func (c *Cluster) SetDigest(digest string) {
+	if before := c.digest.Swap(&digest); *before != digest {
+		c.tell()
+	}
+}
+
+// tell lets Run tell others what meta returns.
+func (c *Cluster) tell() {
+	select {
+	case c.untold <- struct{}{}:
+	default:
 	}
 }
 
@@ -314,7 +331,7 @@ func (c *Cluster) Ready() (via http.RoundTripper, ok bool) {
 // Members returns this process, and the others by instance.
 func (c *Cluster) Members() []Member {
 	self := Member{
-		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: c.o.Digest,
+		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: *c.digest.Load(),
 	}
 	return slices.Insert(c.others.list(), 0, self)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,10 @@ func TestMembership(t *testing.T) {
 		}
 	}
 
+	b.SetDigest("e")
+	await(t, "b has another configuration", func() bool {
+		return slices.ContainsFunc(a.Members(), func(m Member) bool { return m.Instance == b.Instance() && m.Digest == "e" })
+	})
 	b.Drain()
 	await(t, "b drains", func() bool {
 		for _, one := range a.Members() {

@@ -50,7 +50,7 @@ func (j *joiner) run(ctx context.Context) {
 func (j *joiner) attempt(ctx context.Context) error {
 	var failed error
 	for _, name := range j.cluster.o.Join {
-		all, err := j.addresses(ctx, name)
+		all, err := addresses(ctx, name, j.cluster.ports.port)
 		if err != nil {
 			failed = errors.Join(failed, err)
 		}
@@ -68,10 +68,10 @@ func (j *joiner) attempt(ctx context.Context) error {
 }
 
 // addresses returns all addresses of HOST[:PORT].
-func (j *joiner) addresses(ctx context.Context, name string) ([]string, error) {
-	host, port := splitJoin(name, j.cluster.ports.port)
+func addresses(ctx context.Context, name string, port int) ([]string, error) {
+	host, text := splitJoin(name, port)
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return []string{net.JoinHostPort(ip.String(), port)}, nil
+		return []string{net.JoinHostPort(ip.String(), text)}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -81,9 +81,15 @@ func (j *joiner) addresses(ctx context.Context, name string) ([]string, error) {
 	}
 	var all []string
 	for _, ip := range ips {
-		all = append(all, net.JoinHostPort(ip.String(), port))
+		all = append(all, net.JoinHostPort(ip.String(), text))
 	}
 	return all, nil
+}
+
+// CheckJoin returns why a name of [Options.Join] leads to no address; nil if it leads to one.
+func CheckJoin(ctx context.Context, name string) error {
+	_, err := addresses(ctx, name, 0)
+	return err
 }
 
 // report logs once that there is nobody to join, and once that there is.

@@ -31,6 +31,7 @@ type Member struct {
 	Version  string // of its program
 	Digest   string // of its configuration
 	Linked   bool   // this process has a link to it
+	Down     bool   // the link to it was lost, or could not be made
 }
 
 // A Change is that of another member.
@@ -260,9 +261,10 @@ func (s *members) list() []Member {
 	defer s.mu.Unlock()
 	var all []Member
 	for _, m := range s.others {
+		link := m.link.now()
 		all = append(all, Member{
 			Instance: m.instance, Address: m.address(), State: m.meta.State, Version: m.meta.Version, Digest: m.meta.Digest,
-			Linked: m.link.isUp(),
+			Linked: link == linkUp, Down: link == linkDown,
 		})
 	}
 	slices.SortFunc(all, func(a, b Member) int { return cmp.Compare(a.Instance, b.Instance) })

@@ -86,6 +86,9 @@ func TestOwnerFollowsTheLink(t *testing.T) {
 	}
 	link.fall("", errors.New("link lost"))
 	expect(Away, "the link is lost, the member was not declared dead")
+	if m := c.Members()[1]; m.Linked || !m.Down {
+		t.Errorf("it is %+v", m)
+	}
 	link.raise()
 	link.raise() // announced anew
 	expect(There, "linked again")
@@ -100,7 +103,7 @@ func TestOwnerFollowsTheLink(t *testing.T) {
 	}
 	link.raise()
 	link.fall("", errors.New("late"))
-	if link.use() || link.isUp() {
+	if link.use() || link.now() != linkOver {
 		t.Error("a link came back without its member")
 	}
 	if len(kept) != 1 {

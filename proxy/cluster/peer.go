@@ -134,10 +134,10 @@ func (p *peer) end(err error) {
 	p.stop(err)
 }
 
-func (p *peer) isUp() bool {
+func (p *peer) now() linkState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state == linkUp
+	return p.state
 }
 
 // open opens a stream for HTTP. It fails as soon as the link does.

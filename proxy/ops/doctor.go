@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -42,9 +43,9 @@ func (d *Diagnosis) Ill() bool {
 }
 
 // Judge returns what is wrong or suspicious. The problems are those of [config.Config] and of the files and
-// commands that it names.
-func Judge(cfg *config.Config, trials []Trial, problems config.Problems) *Diagnosis {
-	d := &Diagnosis{File: cfg.File, Upstreams: trials, Findings: []Finding{}}
+// commands that it names. more is what others have found.
+func Judge(cfg *config.Config, trials []Trial, problems config.Problems, more ...Finding) *Diagnosis {
+	d := &Diagnosis{File: cfg.File, Upstreams: trials, Findings: append([]Finding{}, more...)}
 	for _, p := range problems {
 		d.found(LevelError, "configuration", "", "fix it there; mcp-proxy check finds the same", "%v", p)
 	}
@@ -63,9 +64,33 @@ func Judge(cfg *config.Config, trials []Trial, problems config.Problems) *Diagno
 	}
 	d.access(cfg)
 	d.names(cfg)
+	d.sort()
+	return d
+}
+
+// sort puts errors first.
+func (d *Diagnosis) sort() {
 	rank := map[string]int{LevelError: 0, LevelWarning: 1, LevelNote: 2}
 	slices.SortStableFunc(d.Findings, func(a, b Finding) int { return rank[a.Level] - rank[b.Level] })
-	return d
+}
+
+// Running adds what a proxy with the configuration, which runs, knows of other replicas.
+func (d *Diagnosis) Running(now *observe.Snapshot) {
+	for _, m := range now.Replicas {
+		if m.Differs {
+			d.found(LevelWarning, "replica-differs", "", "give all replicas the same; if two clusters were meant, give each a key of its own",
+				"the replica %s (%s) has another configuration than this one: what a client gets depends on where its request arrives", m.Instance, m.Address)
+		}
+		if m.Unreachable {
+			d.found(LevelError, "replica-unreachable", "", "let replicas connect to the TCP port after that of cluster.listen",
+				"the replica %s (%s) is a member, but cannot be reached to pass requests on", m.Instance, m.Address)
+		}
+	}
+	if len(now.Replicas) == 1 {
+		d.found(LevelWarning, "replica-alone", "", "compare the keys, what the names of cluster.join lead to, and the firewall: TCP and UDP at cluster.listen, and TCP at the next port",
+			"process %d, which has this configuration, has found no other replica", now.Process.PID)
+	}
+	d.sort()
 }
 
 func (d *Diagnosis) found(level, code, upstream, do, what string, args ...any) {
