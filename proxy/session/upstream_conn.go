@@ -186,11 +186,16 @@ func (u *upstreamConn) hangUp(cause jsonrpc.Cause) {
 	}
 	u.cancel() // interrupts Dial
 	a := u.attempt
-	if a == nil || a.ended {
-		return
-	}
-	if a.own == nil && !cause.IsZero() {
+	streams := a != nil && !a.ended
+	switch {
+	case cause.IsZero():
+	case streams && a.own == nil:
 		a.own = u.gone
+	default: // requests that come later fail with an event that the end of no stream logs
+		u.log.Debug("upstream hung up", "cause", cause.String(), "event", u.gone.Event)
+	}
+	if !streams {
+		return
 	}
 	within := lastWords
 	if !a.ready {

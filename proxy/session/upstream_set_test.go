@@ -1,9 +1,11 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -393,6 +395,23 @@ func TestServeUpstreamAndUpdate(t *testing.T) {
 func openCalls(s *session) int {
 	calls, _ := s.client.Open()
 	return calls
+}
+
+// A call that was routed just before its upstream was removed fails with an event that the log has, although the
+// upstream had no stream.
+func TestRemovedBeforeTheCall(t *testing.T) {
+	var log bytes.Buffer
+	inWorld(t, &Router{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}, []string{"a", "b"}, func(w *world) {
+		w.initialize()
+		w.list()
+		w.die("a", "exit status 1", false)
+		gone := w.proxy.running()[0].upstreams.of(mcp.Legacy).conns[0]
+		w.proxy.Update([]Upstream{{Name: "b"}, {Name: "c"}}, nil)
+		data := jsonrpc.ReadErrorData(gone.Start(context.Background()).Raw())
+		if data.Cause != jsonrpc.CauseChanged || !strings.Contains(log.String(), data.Event) {
+			t.Errorf("the log has no event %s of %q", data.Event, data.Cause)
+		}
+	})
 }
 
 // A client that was told of tasks may list them just after their upstream was replaced, before the new one has said
