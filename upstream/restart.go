@@ -122,9 +122,10 @@ func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
 	return r, r.commandLocked()
 }
 
+// newBackOff returns a back-off whose waits grow to 10 to 30 s.
 func newBackOff() backoff.ExponentialBackOff {
 	return backoff.ExponentialBackOff{
-		InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 30 * time.Second,
+		InitialInterval: 500 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 20 * time.Second,
 	}
 }
 
