@@ -124,7 +124,7 @@ func haveTasks(u *upstreamConn) bool { return u.lists.Says().Declares("tasks") }
 func mayHaveTasks(u *upstreamConn) bool { return u.lists.Says().Result == nil || haveTasks(u) }
 
 // mergeTasks answers with the tasks of the upstreams that could list them, or, if none could, with
-// the first failure.
+// the first failure of one that may have some.
 func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessage) {
 	set := r.upstreams
 	want := func(i int) bool { return mayHaveTasks(set.conns[i]) }
@@ -138,7 +138,9 @@ func (s *session) mergeTasks(ctx context.Context, r *request, meta json.RawMessa
 		switch f := failed[i]; {
 		case f != nil:
 			u.lists.LeftOut(r.Method, f)
-			first = cmp.Or(first, f)
+			if first == nil || first.Unsupported && !f.Unsupported {
+				first = f
+			}
 		case haveTasks(u):
 			answers++
 		}

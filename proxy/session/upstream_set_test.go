@@ -397,6 +397,33 @@ func openCalls(s *session) int {
 	return calls
 }
 
+// A client is told why the upstream that has tasks cannot list them, though another one before it knows no such list.
+func TestTasksOfAFailedUpstream(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a", "b"}, func(w *world) {
+		hand := echo("a")
+		offers := func(p *party, m *jsonrpc.Message) {
+			switch m.Method {
+			case "initialize":
+				p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"list":{}}},"serverInfo":{"name":"a","version":"1"}}}`)
+			case "tasks/list":
+				p.say(`{"jsonrpc":"2.0","id":` + m.ID.String() + `,"error":{"code":-32601,"message":"Method not found"}}`)
+			default:
+				hand(p, m)
+			}
+		}
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": offers, "b": func(p *party, m *jsonrpc.Message) {
+			if m.Method == "tasks/list" {
+				p.conn.CloseCause(&jsonrpc.ClosedError{Cause: jsonrpc.ParseCause("exit status 1"), Delivered: true})
+				return
+			}
+			offers(p, m)
+		}}
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tasks/list"}`)
+		w.client.want(cc(1, -32603, "b", "exit status 1", "in_flight"))
+	})
+}
+
 // A call that was routed just before its upstream was removed fails with an event that the log has, although the
 // upstream had no stream.
 func TestRemovedBeforeTheCall(t *testing.T) {
