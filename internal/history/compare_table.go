@@ -15,7 +15,7 @@ import (
 type sum struct {
 	clients, operations, results, faults int
 	ended                                int // how often the proxy ended
-	useless                              int // how often it answered no new client when all was over
+	useless                              int // how often no new client got a result when all was over
 	anomalies                            map[string]int
 }
 
@@ -100,7 +100,7 @@ func (r *row) ends() string {
 		all = append(all, fmt.Sprintf("ended %d×", r.ill.ended))
 	}
 	if r.ill.useless > 0 {
-		all = append(all, fmt.Sprintf("answered nobody %d×", r.ill.useless))
+		all = append(all, fmt.Sprintf("without results %d×", r.ill.useless))
 	}
 	switch {
 	case !r.way.serves():

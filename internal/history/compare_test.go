@@ -71,7 +71,7 @@ func TestWriteTables(t *testing.T) {
 		"| HTTP → process | that | progress, updates | 3 | 30 | no answer: 1 |",
 		"| stdio → remote HTTP | other | does not work here | | | |",
 		"| HTTP → process | this | 4 | 40 | 75 % | 5 | no | none |",
-		"| HTTP → process | that | 4 | 40 | 25 % | 5 | ended 2×, answered nobody 1× | no answer: 3, process left: 2 |",
+		"| HTTP → process | that | 4 | 40 | 25 % | 5 | ended 2×, without results 1× | no answer: 3, process left: 2 |",
 	} {
 		if !strings.Contains(text.String(), line) {
 			t.Errorf("no %q in %s", line, &text)

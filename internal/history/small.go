@@ -274,11 +274,19 @@ func (w *world) watch(ctx context.Context) *watch {
 	return a
 }
 
-// works reports whether the proxy answers a new client's call.
+// works reports whether a call of a new client has a result. One after the other tries, as long as one waits for an
+// outcome at most: a proxy that waits longer and longer before it starts its server again may answer with errors until
+// then.
 func (w *world) works(n int) bool {
-	o := &operation{Server: w.way.server(), call: call{Nonce: fmt.Sprintf("%s%d.0:0", checking, n)}}
-	w.try(o)
-	return slices.ContainsFunc(w.rec.take(), func(e Event) bool { return e.What == Result && e.Of == o.Nonce })
+	for i, end := 0, time.Now().Add(tryFor); time.Now().Before(end); i++ {
+		o := &operation{Server: w.way.server(), call: call{Nonce: fmt.Sprintf("%s%d.%d.0:0", checking, n, i)}}
+		w.try(o)
+		if slices.ContainsFunc(w.rec.take(), func(e Event) bool { return e.What == Result && e.Of == o.Nonce }) {
+			return true
+		}
+		time.Sleep(time.Second)
+	}
+	return false
 }
 
 // checking begins the names of clients that look whether a proxy works.
@@ -321,14 +329,16 @@ func (c *client) firstID() string {
 	return `"hello"`
 }
 
-// listed returns the tools of a list as the whole world has them.
+// listed returns the tools of a list as the whole world has them, without those of the proxy itself.
 func (w *world) listed(tools []toolName) []toolName {
 	if w.way == nil {
 		return tools
 	}
 	all := []toolName{}
 	for _, t := range tools {
-		all = append(all, toolName{w.way.server() + "__" + strings.TrimPrefix(t.Name, w.way.prefix)})
+		if name, ok := strings.CutPrefix(t.Name, w.way.prefix); ok {
+			all = append(all, toolName{w.way.server() + "__" + name})
+		}
 	}
 	return all
 }

@@ -32,7 +32,7 @@ type posts struct {
 	to     receiver
 
 	// lenient is for a proxy that may not be ours: another status than 404 refuses one message and ends no session, a
-	// GET need not be answered, and a response without an answer is no answer.
+	// GET need not be answered, a response without an answer is no answer, and a DELETE need not end streams.
 	lenient bool
 
 	client *http.Client
@@ -315,6 +315,10 @@ func (w *posts) leave(how string) {
 			if resp, err := w.client.Do(req); err == nil {
 				resp.Body.Close()
 				if resp.StatusCode < http.StatusMultipleChoices { // else the session goes on
+					if w.lenient {
+						late := time.AfterFunc(time.Second, func() { w.drop(errors.New("left")) })
+						defer late.Stop()
+					}
 					w.done.Wait() // all streams have an end
 				}
 			}
