@@ -26,10 +26,12 @@
 // The promises that are judged:
 //
 //  1. A request has exactly one outcome, unless its client cancelled it or left, or its connection was broken by a
-//     fault; then it has one at most. A client on stdio that closes its end gets all outcomes.
+//     fault; then it has one at most. A client on stdio that closes its end gets all outcomes, and so does one on a
+//     WebSocket or stdio whose proxy ends in order, for what had reached a server.
 //  2. A call is executed at most once, exactly once if it has a result, and never if its error says not_sent.
 //  3. What a client gets belongs to what it asked for, and no two clients share a process of an isolated upstream.
-//     Nobody gets, cancels or sees in a list a task of another principal.
+//     Nobody gets, cancels or sees in a list a task of another principal, or sees or uses what the configuration
+//     denies to it or does not have any more.
 //  4. A cancellation reaches the call that was cancelled, before later calls on the same way, and no other call.
 //     A task that was cancelled is not executed, and a response that is dropped on legacy HTTP cancels nothing.
 //  5. Progress comes in order, before the answer, and all of it before a result, and so do log messages of a server

@@ -60,6 +60,13 @@ const (
 	Stopped      What = "stopped"      // its stdin ended
 )
 
+// What the configuration says.
+const (
+	Denies  What = "denies"  // to a principal what a server has [the principal, the server, and its tool or "*" for all]
+	Removes What = "removes" // a server [the server; then the server and "done"]
+	Adds    What = "adds"    // one that it has removed, likewise
+)
+
 // What the nemesis does.
 const (
 	Fault What = "fault" // begins with a fault [what, to whom]

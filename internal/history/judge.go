@@ -14,6 +14,7 @@ type judge struct {
 	events []Event // in order of time
 	logs   []byte  // of the proxy, the host and the clients' own proxies
 
+	configuration
 	calls     map[string]*record
 	clients   map[string]*life
 	faults    []Event
@@ -79,6 +80,7 @@ func judgeHistory(events []Event, logs []byte) []Anomaly {
 		j.order(r)
 		j.reasons(r)
 		j.updates(r)
+		j.forbidden(r)
 	}
 	j.toolLists()
 	j.isolation()
@@ -111,6 +113,9 @@ func (j *judge) read(e Event) {
 	case Quiet:
 		j.quiet = e.At
 		j.patience, _ = time.ParseDuration(e.Text)
+		return
+	case Denies, Removes, Adds:
+		j.configuration.read(e)
 		return
 	case Follows:
 		j.clients[e.By].followed(e)

@@ -13,6 +13,9 @@ import (
 // after the other a client may get the last one alone.
 func (j *judge) updates(r *record) {
 	for _, e := range r.updated {
+		if j.denies(e.By, e.Text, "*") {
+			j.found(3, fmt.Sprintf("%s got an update of %s, which is denied to it", e.By, e.Text), r.nonce, e.By)
+		}
 		if e.Text != r.op.Server || r.op.Do != "touch" || !slices.Contains(followed, e.Text) {
 			j.found(3, fmt.Sprintf("%s got an update of %s because of %s", e.By, e.Text, r.nonce), r.nonce, e.By)
 		}
@@ -40,7 +43,13 @@ func (l *life) followed(e Event) {
 func (j *judge) list(r *record, o Event) {
 	seen := map[string]bool{}
 	for server, names := range toolsIn(o) {
+		if j.withdrawn(r, server, o.At) {
+			j.found(3, fmt.Sprintf("%s lists what %s has, which was removed", r.nonce, server), r.nonce)
+		}
 		for _, name := range names {
+			if j.denies(r.client, server, name) {
+				j.found(3, fmt.Sprintf("%s lists %s of %s, which is denied to its client", r.nonce, name, server), r.nonce)
+			}
 			known := name == tool || strings.HasPrefix(name, numbered) && slices.Contains(followed, server)
 			if !known || seen[server+name] || len(names) > 2 || !slices.Contains(append(servers, "spare"), server) {
 				j.found(3, fmt.Sprintf("%s lists %s of %s", r.nonce, name, server), r.nonce)
@@ -71,6 +80,9 @@ func (j *judge) toolLists() {
 		}
 		since, then := r.effects[0].At, r.outcomes[0].At+int64(time.Second)
 		for name, c := range j.clients {
+			if j.denies(name, r.op.Server, "*") {
+				continue
+			}
 			begin := c.follows["tools"]
 			stays := c.over == 0 || c.over > then
 			if begin > 0 && begin < r.sent && stays && c.updated["tools"] < since && c.listed > c.updated["tools"] {
@@ -81,7 +93,7 @@ func (j *judge) toolLists() {
 		_ = json.Unmarshal([]byte(r.outcomes[0].Text), &a) // else that is an anomaly by itself
 		for _, l := range j.calls {
 			if l.op.Server+l.op.Method == "" && l.sent > then && len(l.outcomes) > 0 && l.outcomes[0].What == Result &&
-				!j.died(r.op.Server, l.sent) && numberOf(toolsIn(l.outcomes[0])[r.op.Server]) < a.Value {
+				!j.died(r.op.Server, l.sent) && !j.denies(l.client, r.op.Server, "*") && numberOf(toolsIn(l.outcomes[0])[r.op.Server]) < a.Value {
 				j.found(3, fmt.Sprintf("%s lists the tools of %s as they were before %s", l.nonce, r.op.Server, r.nonce), l.nonce, r.nonce)
 			}
 		}

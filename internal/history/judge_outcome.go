@@ -11,14 +11,17 @@ func (j *judge) connections() {
 	for name, c := range j.clients {
 		if c.over > 0 && c.why.What == Broken &&
 			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "expire tokens", "take descriptors") &&
-			!(c.why.Text == errInitialize.Error() && j.isSole() && j.happened(c.over, "kill", "stop", "cut", "restart host", "reload")) {
+			!(c.why.Text == errInitialize.Error() && j.isSole(c.over) && j.happened(c.over, "kill", "stop", "cut", "restart host", "reload")) {
 			j.found(1, fmt.Sprintf("the connection of %s (%s) ended: %s", name, c.kind, c.why.Text), name)
 		}
 	}
 }
 
-// isSole reports whether there is one server alone, whose failure is that of initialize.
-func (j *judge) isSole() bool {
+// isSole reports whether there may be one server alone at a time, whose failure is that of initialize.
+func (j *judge) isSole(at int64) bool {
+	if j.happened(at, "reload without") {
+		return true
+	}
 	sole := ""
 	for _, e := range j.events {
 		if name, _, _ := strings.Cut(e.By, "/"); e.What == Started {
@@ -41,7 +44,18 @@ func (j *judge) outcome(r *record) {
 	case len(r.outcomes) > 0 || r.cancel != nil || r.lost:
 	case over == 0, j.waited(r, over), j.halfClosed(client) && r.sent < over && len(r.asked) == 0 && r.op.Task == "":
 		j.found(1, r.nonce+" has no outcome", r.nonce)
+	case j.stopped(client) && len(r.began) > 0 && r.began[0].At < over && r.op.Task == "" &&
+		(len(r.asked) == 0 || !strings.HasPrefix(client.kind, "modern")):
+		j.found(1, r.nonce+" was open when the proxy ended, and has no outcome", r.nonce)
 	}
+}
+
+// stopped reports whether the connection of a client ended because the proxy did, in order. Then the proxy settles what
+// it has read before. Modern HTTP has no connection that ends.
+func (j *judge) stopped(l *life) bool {
+	ordered := strings.HasSuffix(l.kind, "WebSocket") || strings.HasSuffix(l.kind, "stdio")
+	return ordered && l.why.What == Broken && j.happened(l.over, "restart proxy") &&
+		!j.happened(l.over, "kill proxy", "withdraw token", "expire tokens", "take descriptors", "read nothing")
 }
 
 // halfClosed reports whether a client on stdio has only closed its end, and read what came until there was no more.

@@ -33,10 +33,13 @@ func (j *judge) refused(r *record, at int64) bool {
 	})
 }
 
-// crossed reports whether the question of a call to a shared server crossed the cancellation of the call. The server
-// is told first to stop; the question comes to a proxy that knows of no call any more that may ask it, and gets an
-// error, because each request gets an answer.
+// crossed reports whether the question of a call to a shared server crossed the cancellation of the call. If the server
+// was told first to stop, the question came to a proxy that knew of no call any more that may ask it, and got an error,
+// because each request gets an answer. If the question was refused first, since several calls may have asked it, the call
+// went on, and its client's own cancellation is forwarded as any other.
 func crossed(r *record) bool {
-	return isUnattributed(r.op.Server) && len(r.stopped) == 1 && len(r.refused) == 1 &&
-		r.stopped[0].At < r.refused[0].At && readFailure(r.refused[0]).Message == unattributed
+	if !isUnattributed(r.op.Server) || len(r.stopped) != 1 || len(r.refused) != 1 || readFailure(r.refused[0]).Message != unattributed {
+		return false
+	}
+	return r.stopped[0].At < r.refused[0].At || r.cancel != nil && r.cancel.At < r.stopped[0].At
 }

@@ -44,6 +44,8 @@ func TestJudge(t *testing.T) {
 		listed     = "c1 sent b {}\nc1 result b []\nc1 follows - tools\n"
 		grow       = "c0 sent a " + `{"server":"common","nonce":"a","do":"grow"}` + "\n" + runs + "c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\n"
 		lists      = `[{"name":"common__do"},{"name":"common__v1"}]`
+		denies     = "nemesis denies - anna common *\n"
+		unknown    = `c0 failed a {"code":-32602,"message":"Unknown tool: common__do"}` + "\n"
 		next       = "c0 sent b " + `{"server":"common","nonce":"b"}` + "\ncommon/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1"}` + "\n"
 	)
 	const principal = "%[1]s join - modern HTTP\n%[2]s join - modern HTTP\n%[1]s sent a {\"server\":\"own\"}\n%[2]s sent b {\"server\":\"own\"}\n" +
@@ -87,8 +89,13 @@ func TestJudge(t *testing.T) {
 		{"a question that nobody refused", join + asks + "common/1 began a\n" + unanswered, []int{6}},
 		{"a cancelled call whose question is refused", join + asks + "common/1 began a\nc0 cancel a\nc0 cancel a sent\ncommon/1 refused a " + closing + "common/1 cancelled a", []int{4}},
 		{"a question that crosses the cancellation of its call", join + crosses + "common/1 cancelled a\n" + refused, nil},
+		{"a question that crosses the cancellation of its call, since its client left", join + asks + "common/1 began a\nc0 left - close\ncommon/1 cancelled a\n" + refused, nil},
 		{"a question that crosses the cancellation of its call, to a server of its own", join + strings.ReplaceAll(crosses+"common/1 cancelled a\n"+refused, "common", "own"), []int{4}},
-		{"a question that is refused before the cancellation of its call", join + crosses + refused + "common/1 cancelled a", []int{4}},
+		{"a question that is refused before the cancellation of its call", join + crosses + refused + "common/1 cancelled a", nil},
+		{"a question that is refused, and then its call is cancelled", join + asks + "common/1 began a\n" + refused + "c0 cancel a\nc0 cancel a sent\ncommon/1 cancelled a", nil},
+		{"a question that is refused, and then its call is cancelled twice", join + crosses + refused + "common/1 cancelled a\ncommon/1 cancelled a", []int{4}},
+		{"a question that is refused, and then its call is cancelled, since its client left", join + asks + "common/1 began a\n" + refused + "c0 left - close\ncommon/1 cancelled a", []int{4}},
+		{"a question that is refused, and then its call is cancelled by the proxy", join + asks + "common/1 began a\n" + refused + "common/1 cancelled a\nc0 cancel a\nc0 cancel a sent", []int{4}},
 		{"a question that is refused after the cancellation of its call since the connection is closed", join + crosses + "common/1 cancelled a\ncommon/1 refused a " + closing, []int{4}},
 		{"a question that crosses two cancellations of its call", join + crosses + "common/1 cancelled a\ncommon/1 cancelled a\n" + refused, []int{4}},
 		{"a question that is forgotten as a link is lost", "c.0 join - modern stdio\n" + farAsks + "nemesis fault - cut link\n" + expired, nil},
@@ -146,6 +153,21 @@ func TestJudge(t *testing.T) {
 		{"a shared process", join + "c0 sent a {\"server\":\"own\"}\nc1 sent b {\"server\":\"own\"}\nown/1 began a\nown/1 began b\nc0 left - vanish\nc1 left - vanish", []int{3}},
 		{"a process of a principal", fmt.Sprintf(principal, "c.0", fmt.Sprint("c.", len(principals))), nil},
 		{"a process of two principals", fmt.Sprintf(principal, "c.0", "c.1"), []int{3}},
+		{"a call that is denied", join + denies + sent + unknown, nil},
+		{"a call that is denied to another", join + strings.Replace(denies, "anna", "bert", 1) + sent + unknown, []int{6}},
+		{"a call that is denied, and executed", join + denies + sent + runs + good, []int{3}},
+		{"a tool that is denied, in a list", join + denies + "c0 sent b {}\nc0 result b " + lists, []int{3}},
+		{"a tool that is denied to another, in a list", join + strings.Replace(denies, "anna", "bert", 1) + "c0 sent b {}\nc0 result b " + lists, nil},
+		{"a resource that is denied", "c.1 join - stdio\n" + join + denies + strings.ReplaceAll(touch+good, "c0", "c.1") + "c0 updated a common\n", []int{3}},
+		{"a call while its server is removed", join + "nemesis removes - common\n" + sent + unknown, nil},
+		{"a call after its server is added again", join + "nemesis removes - common\nnemesis removes - common done\nnemesis adds - common\nnemesis adds - common done\n" + sent + unknown, []int{6}},
+		{"a call that is executed after its server was removed", join + "nemesis removes - common\nnemesis removes - common done\n" + sent + runs + good, []int{3}},
+		{"a call that is sent before its server is removed", join + "nemesis removes - common\n" + sent + "nemesis removes - common done\n" + runs + good, nil},
+		{"a list of a server that was removed", join + "nemesis removes - common\nnemesis removes - common done\nc0 sent b {}\nc0 result b " + lists, []int{3}},
+		{"a list of a server that is added", join + "nemesis removes - common\nnemesis removes - common done\nc0 sent b {}\nnemesis adds - common\nc0 result b " + lists, nil},
+		{"a call that the proxy leaves open when it ends", join + "nemesis fault - restart proxy proxy\n" + sent + "common/1 began a\nc0 broken - EOF", []int{1}},
+		{"a call that the proxy has not read when it ends", join + "nemesis fault - restart proxy proxy\n" + sent + "c0 broken - EOF", nil},
+		{"a call that is open when the proxy is killed", join + "nemesis fault - kill proxy proxy\n" + sent + "common/1 began a\nc0 broken - EOF", nil},
 		{"a stale read", join + "c0 sent a " + `{"server":"common","do":"set","key":"x","value":1}` + "\n" + runs +
 			"c0 result a " + `{"nonce":"a","server":"common/1","value":1}` + "\nc0 sent b " + `{"server":"common","do":"get","key":"x"}` + "\n" +
 			"common/1 began b\ncommon/1 effect b\nc0 result b " + `{"nonce":"b","server":"common/1","value":0}`, []int{7}},

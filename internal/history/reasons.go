@@ -48,7 +48,7 @@ func (j *judge) reasons(r *record) {
 		switch over := j.clients[r.client].over; {
 		case over > 0 && over < o.At, r.cancel != nil && f.Code == -32800:
 		case f.Message == unasked && j.refused(r, o.At):
-		case j.taskFailed(r, f):
+		case j.taskFailed(r, f), j.unknown(r, f, o.At):
 		case f.Data.Reason == "invalid_response" && j.happened(o.At, "corrupt"):
 		case f.Data.Reason == "timeout" && j.late(r, o.At):
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -14,6 +13,7 @@ func (s *simulation) faults() []fault {
 		{"kill server", s.servers, s.killServer, 0},
 		{"stop server", s.servers, s.stopServer, time.Second},
 		{"reload", []string{"configuration"}, s.reload, 0},
+		{"reload without a server", []string{"configuration"}, s.removeServer, 100 * time.Millisecond},
 		{"restart proxy", []string{"proxy"}, s.restartProxy, 0},
 	}
 	if slices.ContainsFunc(s.servers, isFar) {
@@ -32,9 +32,16 @@ func (s *simulation) connectionOf(name string) *memoryServer {
 	return pick(s.random, s.live[name])
 }
 
+// below returns a random number for a fault. Several are done at once.
+func (s *simulation) below(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.random.IntN(n)
+}
+
 func (s *simulation) killServer(_ *world, on string, _ time.Duration) error {
 	if m := s.connectionOf(on); m != nil {
-		m.kill(s.random.IntN(3))
+		m.kill(s.below(3))
 	}
 	return nil
 }
@@ -70,23 +77,52 @@ func (s *simulation) restartHost(*world, string, time.Duration) error {
 
 // reload changes a server that clients use.
 func (s *simulation) reload(*world, string, time.Duration) error {
-	s.mu.Lock()
-	p := s.proxy
-	s.version++
-	s.mu.Unlock()
 	near := slices.DeleteFunc(slices.Clone(s.servers), isFar)
-	if len(near) > 0 {
-		p.near.host.Replace(maps.Clone(p.near.host.Upstreams), []string{pick(s.random, near)})
+	if len(near) == 0 {
+		s.configure("", "")
+	} else {
+		s.configure("", near[s.below(len(near))])
 	}
-	p.router.Update(s.configured(), nil)
 	return nil
 }
 
+// removeServer reloads a configuration without one of the servers, and a while later the one before.
+func (s *simulation) removeServer(_ *world, _ string, d time.Duration) error {
+	server := s.servers[s.below(len(s.servers))]
+	step := func(what What, removed string) {
+		s.rec.add("nemesis", what, "", server)
+		s.configure(removed, server)
+		s.rec.add("nemesis", what, "", server+" done")
+	}
+	step(Removes, server)
+	time.Sleep(d)
+	step(Adds, "")
+	return nil
+}
+
+// configure reloads a configuration without one server, in which another one, or the same, has changed, "" for none.
+func (s *simulation) configure(removed, changed string) {
+	s.mu.Lock()
+	p, h := s.proxy, s.proxy.near
+	if isFar(changed) {
+		h = s.far
+	}
+	s.version++
+	s.removed = removed
+	ofHost, all := s.upstreams(h.has), s.configured()
+	s.mu.Unlock()
+	if changed != "" {
+		h.host.Replace(ofHost, []string{changed})
+	}
+	p.router.Update(all, nil)
+}
+
+// restartProxy ends the proxy in order, and has another one. What is open may get more or less time.
 func (s *simulation) restartProxy(*world, string, time.Duration) error {
 	s.mu.Lock()
 	old := s.proxy
 	s.proxy = s.newProxy()
 	s.mu.Unlock()
-	old.stop()
+	old.stop([]time.Duration{0, 10 * time.Millisecond, 2 * time.Second}[s.below(3)])
 	return nil
 }

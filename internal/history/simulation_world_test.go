@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/eras"
@@ -26,6 +27,7 @@ type simulation struct {
 
 	registers map[string]register
 	traits    map[string]traits
+	rules     []policy.Rule // nil for none
 
 	mu        sync.Mutex // guards the fields below
 	proxy     *memoryProxy
@@ -33,7 +35,8 @@ type simulation struct {
 	live      map[string][]*memoryServer
 	conns     uint64 // that were opened
 	processes int
-	version   int // of the configuration
+	version   int    // of the configuration
+	removed   string // the server that it has not, "" for none
 }
 
 // simulate makes one history in memory, and returns it with the log.
@@ -63,6 +66,9 @@ func newSimulation(seed uint64, p *plant) *simulation {
 	for _, name := range s.servers {
 		s.registers[name] = &memoryRegister{values: map[string]int{}}
 		s.traits[name] = s.draw(name)
+	}
+	if s.random.IntN(2) == 0 {
+		s.rules = s.deny()
 	}
 	s.far = s.newHost(isFar)
 	s.proxy = s.newProxy()
@@ -154,7 +160,7 @@ func (s *simulation) newProxy() *memoryProxy {
 	p := &memoryProxy{principals: map[string]*memoryPrincipal{}, near: s.newHost(func(name string) bool { return !isFar(name) })}
 	p.ctx, p.end = context.WithCancel(context.Background())
 	p.router = &session.Router{
-		Upstreams: s.configured(), ID: fmt.Sprint(s.processes), Log: slog.New(s.log),
+		Upstreams: s.configured(), ID: fmt.Sprint(s.processes), Log: slog.New(s.log), Policies: s.policies(),
 		Dial: func(_ context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 			h := p.near
 			if isFar(name) {
@@ -169,9 +175,12 @@ func (s *simulation) newProxy() *memoryProxy {
 	return p
 }
 
-// configured returns the upstreams as the router knows them.
+// configured returns the upstreams as the router knows them. It needs mu once the nemesis runs, as what calls it.
 func (s *simulation) configured() (all []session.Upstream) {
 	for i, name := range s.servers {
+		if name == s.removed {
+			continue
+		}
 		t := s.traits[name]
 		u := session.Upstream{Name: name, Prefix: &s.servers[i], Shared: t.shared || t.remote, Lazy: t.lazy, IdleStop: t.rest, Digest: fmt.Sprint(name, s.version)}
 		if isFar(name) {
@@ -193,8 +202,8 @@ func (p *memoryProxy) expire() {
 }
 
 // stop drains a proxy and ends it.
-func (p *memoryProxy) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+func (p *memoryProxy) stop(drain time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	p.router.Shutdown(ctx)
 	p.end()
@@ -204,6 +213,7 @@ func (p *memoryProxy) stop() {
 
 // A memoryHost has servers in memory.
 type memoryHost struct {
+	has       func(name string) bool // which servers
 	host      *upstream.Host
 	bridge    *eras.Bridge
 	forced    context.Context
@@ -216,18 +226,25 @@ type memoryHost struct {
 }
 
 func (s *simulation) newHost(has func(name string) bool) *memoryHost {
-	h := &memoryHost{streams: map[*jsonrpc.PipeConn]struct{}{}}
+	h := &memoryHost{has: has, streams: map[*jsonrpc.PipeConn]struct{}{}}
 	h.forced, h.force = context.WithCancel(context.Background())
-	h.host = &upstream.Host{Log: slog.New(s.log), Upstreams: map[string]upstream.Upstream{}}
+	h.host = &upstream.Host{Log: slog.New(s.log)}
 	h.bridge = &eras.Bridge{Open: h.host.Open, SuspendFor: 5 * time.Second, Log: slog.New(s.log),
 		Relates: func(name string) bool { return s.traits[name].remote }, IdleOf: func(name string) time.Duration { return s.traits[name].rest }}
 	h.host.Bridge = h.bridge
-	for _, name := range s.servers {
-		if has(name) {
-			h.host.Upstreams[name] = s.upstream(name)
+	h.host.Upstreams = s.upstreams(has)
+	return h
+}
+
+// upstreams are those of a host.
+func (s *simulation) upstreams(has func(name string) bool) map[string]upstream.Upstream {
+	all := map[string]upstream.Upstream{}
+	for _, u := range s.configured() {
+		if has(u.Name) {
+			all[u.Name] = s.upstream(u.Name)
 		}
 	}
-	return h
+	return all
 }
 
 // upstream describes a server to its host.
@@ -336,7 +353,7 @@ func (s *simulation) left() (all []Anomaly) {
 
 // finish ends everything. It leaves time to our servers: in a bubble there is none after its end.
 func (s *simulation) finish() {
-	s.proxy.stop()
+	s.proxy.stop(0) // nothing is open
 	s.far.stop()
 	time.Sleep(10 * time.Second)
 }
