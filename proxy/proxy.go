@@ -348,7 +348,9 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.host.required.stop()
 	b := newBudget(ctx, p.host.longestStop(), hangUpTime, p.host.force)
 	p.front.leave()
+	moved := p.front.Move(b.drain)
 	p.router.Shutdown(b.drain)
+	p.replicas.goodbye(moved())
 	p.front.Linger(b.drain)
 	p.cut() // fail requests that missed the deadline
 	p.front.Close()

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"runtime"
@@ -22,7 +23,9 @@ import (
 // replicas are this proxy and the others behind its address. Nil is a proxy that is alone.
 type replicas struct {
 	*cluster.Cluster
-	required bool // readiness waits for another one
+	digest   string // of the configuration
+	required bool   // readiness waits for another one
+	log      *slog.Logger
 	listened bool // the ports are open; set by listen
 
 	ctx     context.Context // of the membership
@@ -41,9 +44,10 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	if keys.replicas(cfg.Cluster); len(keys.problems) > 0 {
 		return nil, keys.problems
 	}
+	digest := digestOf(cfg)
 	c, err := cluster.New(cluster.Options{
 		KeyFile: cfg.Cluster.KeyFile, Join: cfg.Cluster.Join, Listen: cfg.Cluster.Listen, Advertise: cfg.Cluster.Advertise,
-		Version: Version(), Digest: digestOf(cfg), Handler: handler, ConnContext: frontend.FromReplica,
+		Version: Version(), Digest: digest, Handler: handler, ConnContext: frontend.FromReplica,
 		Happened: func(c cluster.Change) {
 			if o.Hooks.Happened != nil {
 				o.Hooks.Happened(replicaEvent(c))
@@ -54,7 +58,7 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	if err != nil {
 		return nil, config.Problems{{Source: cfg.File, Key: "cluster", Text: err.Error()}}
 	}
-	r := &replicas{Cluster: c, required: cfg.Cluster.Required}
+	r := &replicas{Cluster: c, digest: digest, required: cfg.Cluster.Required, log: o.Log}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.run = sync.OnceFunc(func() { c.Run(r.ctx) })
 	return r, nil
@@ -97,11 +101,24 @@ func (r *replicas) Owner(id string) (via http.RoundTripper, at frontend.Where) {
 		at = frontend.There
 	case cluster.Away:
 		at = frontend.Away
+	case cluster.Gone:
+		at = frontend.Gone
 	default:
 		at = frontend.Nowhere
 	}
 	return via, at
 }
+
+// Others implements [frontend.Replicas].
+func (r *replicas) Others() (all []frontend.Other) {
+	for _, o := range r.Cluster.Others() {
+		all = append(all, frontend.Other{Instance: o.Instance, Ready: o.State == cluster.Ready, Via: o.Via})
+	}
+	return all
+}
+
+// Digest implements [frontend.Replicas].
+func (r *replicas) Digest() string { return r.digest }
 
 // listen opens the ports.
 func (r *replicas) listen() error {
@@ -131,6 +148,19 @@ func (r *replicas) adopt(cfg *config.Config) {
 func (r *replicas) drain() {
 	if r != nil {
 		r.Drain()
+	}
+}
+
+// goodbye tells the others that no session is left here. That many were moved to them.
+func (r *replicas) goodbye(moved int) {
+	if r == nil {
+		return
+	}
+	if moved > 0 {
+		r.log.Info("sessions moved to other replicas", "sessions", moved)
+	}
+	if r.listened {
+		r.Goodbye()
 	}
 }
 

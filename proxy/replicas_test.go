@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -8,8 +9,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -158,6 +161,44 @@ func TestReplicas(t *testing.T) {
 	}
 	if left.Replica == "" || !strings.HasSuffix(left.What, " ("+at+") left") || left.Began.IsZero() || len(left.Before) != 2 {
 		t.Errorf("it is %+v", left)
+	}
+}
+
+// A session moves when its replica is stopped, and from there when the next one is.
+func TestReplicasMoveSessions(t *testing.T) {
+	server := httptest.NewServer(new(sessionless))
+	t.Cleanup(server.Close)
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := startReplica(t, key, server.URL)
+	at := a.Snapshot().Replicas[0].Address
+	b, c := startReplica(t, key, server.URL, at), startReplica(t, key, server.URL, at)
+	for _, r := range []*replica{a, b, c} {
+		r.knows(t, 3)
+	}
+	resp, _ := a.say(t, "", firstMessage)
+	session := resp.Header.Get("Mcp-Session-Id")
+	left := []*replica{a, b, c}
+	for len(left) > 1 {
+		stops := slices.IndexFunc(left, func(r *replica) bool { return len(r.Snapshot().Sessions) == 1 })
+		if stops < 0 {
+			t.Fatal("no replica has the session")
+		}
+		one := left[stops]
+		left = slices.Delete(left, stops, stops+1)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		one.Unready()
+		if err := one.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		for _, r := range left {
+			if resp, text := r.say(t, session, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"fail"}}`); !strings.Contains(text, "boom") {
+				t.Errorf("with %d left: %s %s", len(left), resp.Status, text)
+			}
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ type Cluster struct {
 
 	lost []Change // that were not logged; owned by watch
 
+	parting  sync.Once // Goodbye
 	draining atomic.Bool
 	digest   atomic.Pointer[string] // of the configuration
 	untold   chan struct{}          // has an element if others do not know what meta returns; capacity 1
@@ -118,6 +119,7 @@ func (c *Cluster) Run(ctx context.Context) {
 	wg.Go(func() { c.serve(serving, c.ports.links) })
 	wg.Go(func() { (&joiner{cluster: c}).run(ctx) })
 	c.watch(ctx)
+	c.Goodbye()
 	c.gossip.leave()
 	c.gossip.shutdown()
 	c.run(false)
@@ -285,6 +287,14 @@ func (c *Cluster) tell() {
 	}
 }
 
+// Goodbye tells others that nothing is here any more: to them this member is gone. What they have passed on
+// before is still served. It waits for at most a second, and does nothing before Listen.
+func (c *Cluster) Goodbye() {
+	if c.gossip != nil {
+		c.parting.Do(c.gossip.bye)
+	}
+}
+
 // Where is the owner of an id.
 type Where int
 
@@ -293,11 +303,12 @@ const (
 	Here    Where = iota // this process made it
 	There                // another member, to which the RoundTripper leads
 	Away                 // a member that cannot be reached, and was not declared dead: try later
-	Nowhere              // the id is not one of ours, or its member is gone
+	Gone                 // its member is gone
+	Nowhere              // the id is not one of ours
 )
 
 // String returns the word for the log.
-func (w Where) String() string { return [...]string{"here", "there", "away", "nowhere"}[w] }
+func (w Where) String() string { return [...]string{"here", "there", "away", "gone", "nowhere"}[w] }
 
 // Owner returns who made an id, without waiting. Via is for There.
 func (c *Cluster) Owner(id string) (via http.RoundTripper, at Where) {
@@ -311,7 +322,7 @@ func (c *Cluster) Owner(id string) (via http.RoundTripper, at Where) {
 	link, ok := c.others.find(instance)
 	switch {
 	case !ok:
-		return nil, Nowhere
+		return nil, Gone
 	case !link.use():
 		return nil, Away
 	}
@@ -326,6 +337,28 @@ func (c *Cluster) Ready() (via http.RoundTripper, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// An Other is another member.
+type Other struct {
+	Instance string
+	State    State
+	Via      http.RoundTripper // nil if it cannot be reached now
+}
+
+// Others returns the other members that have not said that they leave, without waiting. It dials those that
+// nobody has needed yet.
+func (c *Cluster) Others() (all []Other) {
+	for _, m := range c.others.each() {
+		o := Other{Instance: m.instance, State: m.meta.State}
+		if m.link.use() {
+			o.Via = m.link
+		}
+		if !m.leaving {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 // Members returns this process, and the others by instance.

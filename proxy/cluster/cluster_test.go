@@ -40,7 +40,7 @@ func TestMembership(t *testing.T) {
 	id := b.NewID()
 	b.leave()
 	await(t, "b left", func() bool { return a.saw(Left, b) && c.saw(Left, b) && a.knows(c) && c.knows(a) })
-	if _, at := a.Owner(id); at != Nowhere {
+	if _, at := a.Owner(id); at != Gone {
 		t.Errorf("its sessions are %v", at)
 	}
 
@@ -52,7 +52,7 @@ func TestMembership(t *testing.T) {
 	c.kill()
 	await(t, "c died", func() bool { return a.saw(Died, c) && a.knows() })
 	t.Log("declared dead after", time.Since(killed))
-	if _, at := a.Owner(id); at != Nowhere {
+	if _, at := a.Owner(id); at != Gone {
 		t.Errorf("its sessions are %v", at)
 	}
 	if a.saw(Left, c) || a.saw(Died, b) {

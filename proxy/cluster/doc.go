@@ -52,5 +52,5 @@
 //   - A request is sent at most once: one with a body that failed on its stream is not repeated.
 //   - Nothing is taken from a peer before its certificate is verified.
 //
-// The package does not know what a session is, and does not move one.
+// The package does not know what a session is.
 package cluster

@@ -165,7 +165,7 @@ func TestDeadOwner(t *testing.T) {
 		t.Errorf("it is event %q, the request failed with %q (%v)", a.changes[i].Event, event, err)
 	}
 	a.mu.Unlock()
-	if _, at := a.Owner(id); at != Nowhere {
+	if _, at := a.Owner(id); at != Gone {
 		t.Error("its sessions are", at)
 	}
 	if got := a.ask(t, c.NewID()); !strings.HasPrefix(got, "public.example") {
@@ -252,5 +252,5 @@ func TestUnreachableLink(t *testing.T) {
 		t.Error("b was declared dead")
 	}
 	b.leave()
-	await(t, "b left", func() bool { _, at := a.Owner(id); return at == Nowhere })
+	await(t, "b left", func() bool { _, at := a.Owner(id); return at == Gone })
 }

@@ -121,9 +121,9 @@ func (g *gossip) useKeys(keys [][]byte) error {
 	return nil
 }
 
-// leave tells all members that this one leaves. memberlist also announces that, but its callback does not tell who
+// bye tells all members that this one leaves. memberlist also announces that, but its callback does not tell who
 // left from who died.
-func (g *gossip) leave() {
+func (g *gossip) bye() {
 	var wg sync.WaitGroup
 	for _, m := range g.others.each() {
 		wg.Go(func() {
@@ -134,8 +134,10 @@ func (g *gossip) leave() {
 	late := time.AfterFunc(byeTimeout, g.stop)
 	wg.Wait()
 	late.Stop()
-	_ = g.list.Leave(leaveTimeout)
 }
+
+// leave ends the membership. Links of others to this member end with it.
+func (g *gossip) leave() { _ = g.list.Leave(leaveTimeout) }
 
 // shutdown closes the ports. memberlist's last goroutines end within the time of a probe.
 func (g *gossip) shutdown() {

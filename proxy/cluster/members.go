@@ -230,12 +230,12 @@ func (s *members) at(address string) bool {
 	return false
 }
 
-// find returns the link to a member. There is none if it is no member.
+// find returns the link to a member. There is none if it is no member, or leaves.
 func (s *members) find(instance string) (link *peer, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.others[instance]
-	if m == nil {
+	if m == nil || m.leaving {
 		return nil, false
 	}
 	return m.link, true

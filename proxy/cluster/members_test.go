@@ -51,7 +51,7 @@ func TestOwner(t *testing.T) {
 	expect(c.NewID(), Here, "our own")
 	expect("", Nowhere, "no id")
 	expect(c.Instance()+".RANDOM.AAAAAAAAAAAAA", Nowhere, "an invented one")
-	expect(id, Nowhere, "not joined")
+	expect(id, Gone, "not joined")
 
 	c.join(other, 1, Ready)
 	expect(id, Away, "we are not a member ourselves")
@@ -97,7 +97,7 @@ func TestOwnerFollowsTheLink(t *testing.T) {
 	}
 	up := link.up
 	c.others.gone(other)
-	expect(Nowhere, "died")
+	expect(Gone, "died")
 	if !errors.Is(context.Cause(up), errGone) || link.use() {
 		t.Error("the link did not end", context.Cause(up))
 	}

@@ -52,15 +52,21 @@
 // connection that FromReplica marks. The relay keeps the body of a POST, or the ids in a large
 // one, until the response ends. It passes events and JSON on whole. So when the other process or the link
 // to it fails, it answers each request of the body that has no response yet with the connection-closed
-// error. It repeats nothing. A request is passed on once.
+// error. It repeats nothing. A request is passed on once, and from there to where its session was
+// moved.
+//
+// A session of Streamable HTTP moves when its process leaves (move.go): nothing is in flight, it is
+// frozen, and its record is sent to another process (record.go), which keeps that until the client's
+// next request. Then the session begins anew with what the client has said, whose answers nobody
+// gets. When the old process is gone, the others are asked who has the session (lookup.go).
 //
 // The Guard asks an Identifier who sent a request, and stores the answer in each message
 // (Message.From). Sessions, events and connections are found by principal. When the proof of a
 // client ends, so do its WebSocket, the streams that its GETs opened, and its listens.
 //
 // From the top down: http.go has the configuration and the paths. streamable.go, httpsse.go and
-// modern.go handle requests. replicas.go, names.go and relay.go pass them on. sessions.go begins and
-// ends sessions. session.go with streams.go, and principal.go, are the Conns. guard.go and identifier.go
+// modern.go handle requests. replicas.go, names.go, relay.go and lookup.go pass them on.
+// sessions.go begins and ends sessions, move.go moves them. session.go with streams.go, and principal.go, are the Conns. guard.go and identifier.go
 // identify clients. headers.go, body.go, events.go and reply.go read and write HTTP. socket.go is a
 // WebSocket. backlog.go and slots.go bound the memory of messages.
 //
@@ -90,5 +96,5 @@
 //
 // The package does not look into messages, except for the id and method of requests, the version in
 // initialize, the request id in notifications/cancelled, the values that the modern era repeats in
-// headers, and, if there are replicas, names of suspended calls and tasks.
+// headers, what a session that moves says again, and names of suspended calls and tasks.
 package frontend

@@ -27,6 +27,8 @@ type replica struct {
 	via   *http.Transport // by which others reach it
 	hops  atomic.Int32    // requests that others have passed on to it
 
+	digest string
+
 	mu    sync.Mutex // guards the fields below
 	place map[string]Where
 	ready string
@@ -181,6 +183,26 @@ func (r *replica) Owner(id string) (http.RoundTripper, Where) {
 	}
 	return owner.via, There
 }
+
+// Others implements [Replicas].
+func (r *replica) Others() (all []Other) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, other := range r.fleet {
+		at, set := r.place[name]
+		o := Other{Instance: name, Ready: r.ready == "" || r.ready == name, Via: other.via}
+		if set && at != There {
+			o.Via = nil
+		}
+		if other != r && at != Gone {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Digest implements [Replicas].
+func (r *replica) Digest() string { return r.digest }
 
 // sees sets where the sessions of another replica are for r.
 func (r *replica) sees(name string, at Where) {

@@ -98,7 +98,9 @@ func (h *HTTP) init() {
 		bodies := &bodies{limits: h.Limits, traces: h.Traces, slots: places}
 		var relay *relay
 		if h.Replicas != nil {
-			h.open.newID, relay = h.Replicas.NewID, newRelay(h.Replicas, h.open, bodies)
+			h.open.newID, h.open.digest = h.Replicas.NewID, h.Replicas.Digest
+			h.open.records.byID = make(map[string]*keptRecord)
+			relay = newRelay(h.Replicas, h.open, bodies)
 		}
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, relay: relay, conns: make(map[connKey]*principalConn)}
 		h.streamable = &streamable{h.open, bodies, waits, modern, relay}
@@ -119,6 +121,10 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if h.servePublicCard(w, r) {
+		return
+	}
+	if isFromReplica(r.Context()) && strings.HasPrefix(r.URL.Path, replicaPath) {
+		h.serveReplica(w, r)
 		return
 	}
 	var from *origin

@@ -28,7 +28,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 		return
 	}
 	s := h.open.session(from)
-	s.sse, s.out.keep = true, 0 // nothing can be resumed
+	s.sse, s.out.keep, s.said = true, 0, nil // nothing can be resumed, or moved
 	out := newResponder(w)
 	rd := s.out.attach("", out)
 	h.open.begin(s, leave)
@@ -68,7 +68,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 		return
 	}
 	id := r.URL.Query().Get("sessionId")
-	s := h.open.find(id, from, true)
+	s := h.open.find(r.Context(), id, from, true)
 	if s == nil {
 		if !h.relay.toOwner(w, r, from.who, id) {
 			noSession(w)

@@ -46,6 +46,11 @@ func orNever(d time.Duration) time.Duration {
 func (t *idleTimer) hold() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.holdLocked()
+}
+
+// holdLocked is hold with the lock held.
+func (t *idleTimer) holdLocked() bool {
 	if !t.over {
 		t.open++
 		t.clientPresent()

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -23,41 +24,54 @@ type relay struct {
 	open     *openSessions
 	bodies   *bodies
 	buffers  buffers
+	found    lookups
 
 	mu    sync.Mutex // guards the fields below
 	posts int        // that are passed on
-	none  sync.Cond  // on mu: posts is 0, or a linger is over
+	some  bool       // some were
 }
 
 func newRelay(replicas Replicas, open *openSessions, bodies *bodies) *relay {
-	l := &relay{replicas: replicas, open: open, bodies: bodies}
-	l.none.L = &l.mu
-	return l
+	return &relay{replicas: replicas, open: open, bodies: bodies}
 }
 
-// linger waits until no POST is being passed on, or ctx ends.
+// quiet is how long nothing was passed on when linger returns: who was told that sessions are elsewhere
+// may not have read it yet.
+const quiet = 300 * time.Millisecond
+
+// linger waits until no POST is being passed on, and none was for a moment, or ctx ends.
 func (l *relay) linger(ctx context.Context) {
-	if l == nil {
+	if l == nil || !l.passed() && len(l.replicas.Others()) == 0 {
 		return
 	}
-	defer context.AfterFunc(ctx, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.none.Broadcast()
-	})()
+	look := time.NewTicker(quiet / 10)
+	defer look.Stop()
+	for since := time.Now(); time.Since(since) < quiet; {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+		if l.passed() {
+			since = time.Now()
+		}
+	}
+}
+
+// passed reports whether a POST is being passed on, or was since the last call.
+func (l *relay) passed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.posts > 0 && ctx.Err() == nil {
-		l.none.Wait()
-	}
+	some := l.posts > 0 || l.some
+	l.some = false
+	return some
 }
 
 func (l *relay) count(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.posts += n; l.posts == 0 {
-		l.none.Broadcast()
-	}
+	l.posts += n
+	l.some = true
 }
 
 const (
@@ -69,19 +83,52 @@ const (
 // to the owner, unless a replica has done so before. It returns false, and has not answered, if there
 // is no other owner.
 func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Identity, id string) bool {
-	if l == nil || isFromReplica(r.Context()) {
+	if l == nil {
 		return false
 	}
-	via, at := l.replicas.Owner(id)
+	via, at := l.place(r.Context(), id)
 	switch at {
 	case There:
 		l.pass(w, r, who, via, id)
 	case Away:
 		unavailable(w, ownerAway)
-	case Here, Nowhere:
+	case Here, Gone, Nowhere:
 		return false
 	}
 	return true
+}
+
+// place returns where the session with an id is, which is not here: at its owner, or where that has
+// moved it. What a replica passed on is passed on only to where this one has moved it.
+func (l *relay) place(ctx context.Context, id string) (via http.RoundTripper, at Where) {
+	hops := hopsOf(ctx)
+	if instance := l.open.whereTo(id); instance != "" && hops < maxHops {
+		if via, at := l.at(instance); at != Gone {
+			return via, at
+		}
+	} else if hops > 0 {
+		return nil, Nowhere
+	} else if via, at := l.replicas.Owner(id); at != Gone {
+		return via, at
+	}
+	if hops > 0 {
+		return nil, Gone
+	}
+	return l.found.find(ctx, id, l)
+}
+
+// at returns where another replica is.
+func (l *relay) at(instance string) (via http.RoundTripper, at Where) {
+	for _, o := range l.replicas.Others() {
+		switch {
+		case o.Instance != instance:
+		case o.Via == nil:
+			return nil, Away
+		default:
+			return o.Via, There
+		}
+	}
+	return nil, Gone
 }
 
 // toReady passes on a request that would begin something here, while this replica drains. It returns
@@ -101,7 +148,10 @@ func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Id
 // when this replica stops. The body is read first, within the bounds of all bodies, so that its
 // requests can be answered if the other replica fails.
 func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Identity, via http.RoundTripper, id string) {
-	p := &passing{relay: l, w: timedWriter{w, newResponder(w)}, r: r, id: id, origin: originOf(r, who), code: jsonrpc.CodeConnectionClosed}
+	p := &passing{
+		relay: l, w: timedWriter{w, newResponder(w)}, r: r, id: id, code: jsonrpc.CodeConnectionClosed,
+		origin: originOf(r, who, hopsOf(r.Context())+1),
+	}
 	p.held = streamBacklog{of: l.open.backlog.join(who.Principal), cut: p.cut}
 	defer l.open.backlog.leave(who.Principal)
 	defer p.end()
@@ -259,13 +309,13 @@ func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
 	}
 }
 
-// gone reports whether the session of the request has ended with its owner.
+// gone reports whether the session of the request has ended with the replica that had it.
 func (p *passing) gone() bool {
 	if p.id == "" {
 		return false
 	}
-	_, at := p.relay.replicas.Owner(p.id)
-	return at == Nowhere
+	_, at := p.relay.place(p.r.Context(), p.id)
+	return at == Gone || at == Nowhere
 }
 
 // ending returns the end of the connection to the other replica.

@@ -28,6 +28,19 @@ type Replicas interface {
 	// Ready returns how to send a request to another replica that does not drain; false if there is
 	// none.
 	Ready() (via http.RoundTripper, ok bool)
+
+	// Others returns all other replicas.
+	Others() []Other
+
+	// Digest returns a digest of what clients are offered. It differs if that may differ.
+	Digest() string
+}
+
+// An Other is another replica.
+type Other struct {
+	Instance string
+	Ready    bool              // it does not drain
+	Via      http.RoundTripper // as of Owner; nil if it cannot be reached now
 }
 
 // Where is the place of a session.
@@ -37,7 +50,8 @@ const (
 	Here    Where = iota // in this process
 	There                // in another process
 	Away                 // in another process that cannot be reached now
-	Nowhere              // no replica made the id, or the one that did is gone
+	Gone                 // a replica made the id that is gone
+	Nowhere              // no replica made the id
 )
 
 // FromReplica returns a ctx for the requests on a connection from another replica. It is for
@@ -47,7 +61,20 @@ func FromReplica(ctx context.Context) context.Context {
 	return context.WithValue(ctx, replicaKey{}, true)
 }
 
-type replicaKey struct{}
+type (
+	replicaKey struct{}
+	hopsKey    struct{}
+)
+
+// maxHops bounds how often a request is passed on: to the replica that made its session, and from
+// there to where that was moved, and moved again.
+const maxHops = 3
+
+// hopsOf returns how often the request with ctx was passed on.
+func hopsOf(ctx context.Context) int {
+	hops, _ := ctx.Value(hopsKey{}).(int)
+	return hops
+}
 
 func isFromReplica(ctx context.Context) bool { return ctx.Value(replicaKey{}) != nil }
 
@@ -64,6 +91,7 @@ type origin struct {
 	Remote  string        `json:"remote"` // address of the client
 	TLS     bool          `json:"tls,omitempty"`
 	Client  *originClient `json:"client,omitempty"` // nil: its headers identify it
+	Hops    int           `json:"hops,omitempty"`   // how often the request was passed on; 0 is 1
 }
 
 // An originClient is the identity of a client whose proof is its connection.
@@ -76,9 +104,10 @@ type originClient struct {
 
 const originVersion = 1
 
-// originOf returns the text of the origin of r, which who sent to this replica.
-func originOf(r *http.Request, who *identity.Identity) string {
-	o := origin{Version: originVersion, Remote: r.RemoteAddr, TLS: r.TLS != nil}
+// originOf returns the text of the origin of r, which who sent, and which is passed on for that many
+// times with this one.
+func originOf(r *http.Request, who *identity.Identity, hops int) string {
+	o := origin{Version: originVersion, Remote: r.RemoteAddr, TLS: r.TLS != nil, Hops: hops}
 	if who.Kind == identity.Certificate || who.Kind == identity.User {
 		o.Client = &originClient{who.Kind, who.Issuer, who.Name, who.Expires}
 	}
@@ -110,6 +139,7 @@ func readOrigin(w http.ResponseWriter, r *http.Request) (*http.Request, *origin)
 		refuse(w, http.StatusBadRequest, headerReplica+" is invalid")
 		return nil, nil
 	}
+	r = r.WithContext(context.WithValue(r.Context(), hopsKey{}, max(o.Hops, 1)))
 	r.RemoteAddr = o.Remote
 	if o.TLS { // a challenge has the URL that the client used
 		r.TLS = new(tls.ConnectionState)

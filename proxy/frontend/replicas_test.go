@@ -335,11 +335,11 @@ func TestOrigins(t *testing.T) {
 	}
 	who := &identity.Identity{Principal: identity.Principal{Kind: identity.User, Name: "ann"}}
 	r, _ := http.NewRequestWithContext(context.Background(), "GET", "/mcp", nil)
-	if got, want := originOf(r, who), `{"v":1,"remote":"","client":{"kind":"user","name":"ann"}}`; got != want || !json.Valid([]byte(got)) {
+	if got, want := originOf(r, who, 1), `{"v":1,"remote":"","client":{"kind":"user","name":"ann"},"hops":1}`; got != want || !json.Valid([]byte(got)) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	who.Kind = identity.Token
-	if got, want := originOf(r, who), `{"v":1,"remote":""}`; got != want {
+	if got, want := originOf(r, who, 2), `{"v":1,"remote":"","hops":2}`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -43,6 +44,14 @@ type httpSession struct {
 	busy        func() bool // the client has work besides requests; nil: it never has
 	version     string      // negotiated; before that, the version that the client asked for
 	established bool        // initialize succeeded
+
+	// Of sessions that may move to another replica: see record.
+	moving   *atomic.Bool  // sessions move away; nil: this one never does; static
+	said     *saidOnce     // nil likewise
+	moves    int64         // how often the session has moved
+	gets     int           // GETs being served
+	resuming *resumption   // nil unless it has just moved here
+	frozen   chan struct{} // it is being moved; closed when it is over
 }
 
 func newHTTPSession(id string, of caller, u *principalBacklog) *httpSession {
@@ -117,6 +126,9 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 		if m.Method == mcp.MethodCancelled && !s.sse {
 			s.cancelledLocked(m)
 		}
+		if s.said != nil {
+			s.said.note(m)
+		}
 	}
 	return nil
 }
@@ -148,8 +160,13 @@ func (s *httpSession) cancelledLocked(m *jsonrpc.Message) {
 func (s *httpSession) Send(m *jsonrpc.Message) error {
 	e := event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
 	s.mu.Lock()
-	st, err := s.sendLocked(m, e)
-	failed := st != nil && st.init && m.Error != nil
+	resumed, failed := s.resumedLocked(m)
+	var err error
+	if !resumed {
+		var st *eventStream
+		st, err = s.sendLocked(m, e)
+		failed = st != nil && st.init && m.Error != nil
+	}
 	s.mu.Unlock()
 	if failed {
 		s.end(errNotStarted, false) // do not keep a session whose initialize failed
@@ -273,6 +290,10 @@ func (s *httpSession) endLocked(cause error, own bool) bool {
 		s.failLocked(id, ending(jsonrpc.InFlight))
 	}
 	s.pending.Close(s.in.Err())
+	if s.resuming != nil && s.resuming.answered != nil {
+		close(s.resuming.answered)
+	}
+	s.resuming = nil
 	s.out.close()
 	s.idle.stop()
 	return true

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -25,6 +26,7 @@ type openSessions struct {
 	backlog    *backlog
 	slots      *bodySlots
 	newID      func() string // of a session
+	digest     func() string // of the configuration; nil: sessions do not move
 	log        *slog.Logger
 	ctx        context.Context // of all sessions
 	cancel     context.CancelCauseFunc
@@ -32,6 +34,10 @@ type openSessions struct {
 	wg       sync.WaitGroup // one for each that has not left
 	mu       sync.Mutex     // guards the fields below
 	draining bool
+	closed   bool
+	moving   atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
+	moved    map[string]string // the instances to which they have gone
+	records  sessionRecords
 	counted  int                     // number of open connections
 	byID     map[string]*httpSession // sessions that a client may still use
 }
@@ -121,19 +127,32 @@ func (o *openSessions) serveWS(from caller, ws *wsconn.Conn, leave func()) {
 
 // session returns a new session for a caller who has entered.
 func (o *openSessions) session(from caller) *httpSession {
-	return newHTTPSession(o.newID(), from, o.backlog.join(from.who.Principal))
+	return o.newSession(o.newID(), from)
+}
+
+func (o *openSessions) newSession(id string, from caller) *httpSession {
+	s := newHTTPSession(id, from, o.backlog.join(from.who.Principal))
+	s.onEnd = func() { o.forget(s) }
+	if o.digest != nil {
+		s.said, s.moving = new(saidOnce), &o.moving
+	}
+	return s
 }
 
 // begin begins a session that has entered. The caller must release it.
 func (o *openSessions) begin(s *httpSession, leave func()) {
-	s.onEnd = func() { o.forget(s) }
 	s.idle.hold()
-	if !s.sse {
-		s.idle.start(o.idle, o.gone, s.expire)
-	}
 	o.mu.Lock()
 	o.byID[s.id] = s
 	o.mu.Unlock()
+	o.start(s, leave)
+}
+
+// start starts a session. Its onEnd must be set.
+func (o *openSessions) start(s *httpSession, leave func()) {
+	if !s.sse {
+		s.idle.start(o.idle, o.gone, s.expire)
+	}
 	go o.serveSession(s, leave)
 }
 
@@ -169,15 +188,42 @@ func (o *openSessions) forget(s *httpSession) {
 }
 
 // find returns the session with this id and holds it; nil if it has ended, or belongs to another
-// principal or path.
-func (o *openSessions) find(id string, from caller, sse bool) *httpSession {
-	o.mu.Lock()
-	s := o.byID[id]
-	o.mu.Unlock()
-	if s == nil || s.of.connKey() != from.connKey() || s.sse != sse || !s.idle.hold() {
-		return nil
+// principal or path. It waits while the session is being moved, until ctx ends.
+func (o *openSessions) find(ctx context.Context, id string, from caller, sse bool) *httpSession {
+	for {
+		o.mu.Lock()
+		s := o.byID[id]
+		o.mu.Unlock()
+		if s == nil {
+			s = o.adopt(id, from)
+		}
+		if s == nil || s.of.connKey() != from.connKey() || s.sse != sse {
+			return nil
+		}
+		held, frozen := s.hold()
+		switch {
+		case held:
+			return s
+		case frozen == nil:
+			return nil
+		}
+		select {
+		case <-frozen:
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	return s
+}
+
+// hold prevents expiry, and that the session is moved, until it is released. It returns false if the
+// session has ended or is being moved, for which frozen is not nil.
+func (s *httpSession) hold() (held bool, frozen <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen != nil {
+		return false, s.frozen
+	}
+	return s.idle.holdLocked(), nil
 }
 
 func (o *openSessions) drain() {
@@ -194,7 +240,12 @@ func (o *openSessions) isDraining() bool {
 
 // close ends all sessions and waits for them.
 func (o *openSessions) close() {
-	o.drain()
+	o.mu.Lock()
+	o.draining, o.closed = true, true
+	for id, k := range o.records.byID {
+		o.dropLocked(id, k)
+	}
+	o.mu.Unlock()
 	o.cancel(errStopped)
 	o.wg.Wait()
 }

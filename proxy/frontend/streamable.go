@@ -50,7 +50,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	named := id != "" && !modernHeader(r)
 	var s *httpSession
 	if named {
-		s = h.open.find(id, c, false)
+		s = h.open.find(r.Context(), id, c, false)
 	}
 	switch {
 	case s != nil:
@@ -128,6 +128,7 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 		return
 	}
 	defer s.idle.release()
+	defer s.gotten()()
 	lastID := r.Header.Get(headerLastID)
 	out := newResponder(w)
 	rd := s.out.attach(lastID, out)
@@ -138,6 +139,17 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 	ctx, cancel := h.open.guard.whileGood(r.Context(), from.who)
 	defer cancel()
 	pump(ctx, out, s, rd, lastID == "")
+}
+
+// gotten counts a GET until the returned function is called.
+func (s *httpSession) gotten() (over func()) {
+	add := func(n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.gets += n
+	}
+	add(1)
+	return func() { add(-1) }
 }
 
 // delete ends a session. Open requests get the connection-closed error.
@@ -171,7 +183,7 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller
 		refuse(w, http.StatusBadRequest, headerSession+" is missing")
 		return nil
 	}
-	s := h.open.find(id, from, false)
+	s := h.open.find(r.Context(), id, from, false)
 	if s == nil {
 		if !h.relay.toOwner(w, r, from.who, id) {
 			noSession(w)
@@ -215,6 +227,7 @@ func unbundle(m *jsonrpc.Message, s *httpSession, from caller) (messages []*json
 
 // exchange passes messages to Serve and answers their POST.
 func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSession, messages []*jsonrpc.Message, batch bool) {
+	s.awaitResumed(r.Context())
 	rd, err := s.expect(messages, batch)
 	if errors.Is(err, jsonrpc.ErrInUse) {
 		refuse(w, http.StatusBadRequest, "a request with this id is in flight")

@@ -29,6 +29,7 @@ type eventStreams struct {
 
 	room       sync.Cond // on mu: a stream takes messages again, is detached, or the session has ended
 	closed     bool
+	released   bool // the session is being moved: no connection carries a stream any more
 	standalone *eventStream
 	numbered   map[int]*eventStream // of POSTs, that can be resumed
 	last       int                  // last number given to a stream
@@ -247,6 +248,27 @@ func (o *eventStreams) cutLocked(st *eventStream) {
 	o.room.Broadcast()
 }
 
+// release makes all connections end when they have written what is there.
+func (o *eventStreams) release() {
+	o.released = true
+	for _, st := range o.numbered {
+		st.wake()
+	}
+	o.standalone.wake()
+}
+
+// abort ends the connections of all streams, whatever they write.
+func (o *eventStreams) abort() {
+	for _, st := range o.numbered {
+		if st.reader != nil && st.reader.to != nil {
+			st.reader.to.abort()
+		}
+	}
+	if rd := o.standalone.reader; rd != nil && rd.to != nil {
+		rd.to.abort()
+	}
+}
+
 // close makes all streams end when their events are written.
 func (o *eventStreams) close() {
 	o.closed = true
@@ -354,7 +376,7 @@ func (rd *reader) take() (more bool) {
 	rd.at = max(rd.at, st.first-1) // skip events that were evicted meanwhile
 	rd.batch = append(rd.batch, st.events[rd.at-st.first+1:]...)
 	rd.at += len(rd.batch)
-	return !st.done() && !rd.out.closed
+	return !st.done() && !rd.out.closed && !rd.out.released
 }
 
 // written implements feed. It unblocks Send.
@@ -391,7 +413,7 @@ func (rd *reader) detach(resumable, ours bool) {
 	}
 	st.reader = nil
 	st.backlog.spare.Store(true)
-	if st == o.standalone && !o.closed && !ours {
+	if st == o.standalone && !o.closed && !o.released && !ours {
 		o.idle.cut()
 	}
 	if !o.closed && (resumable || st.sent > 0 || st.number == 0) {

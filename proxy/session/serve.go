@@ -9,6 +9,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -38,6 +39,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
 		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
 		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to an unknown server request", m) },
+		Minted:  asked(c),
 	})
 	s.lists.Begin(lists.Options{
 		Memory: &p.memory, Catalog: &p.Catalog, CatalogAge: p.CatalogAge, ListTimeout: p.listTimeout(), MaxBytes: p.queueBytes(),
@@ -60,6 +62,16 @@ func waits(c jsonrpc.Conn) func(bytes int) {
 		return counts.Waits
 	}
 	return nil
+}
+
+// asked returns the counter of the questions to the client of c. If c has said how many there were
+// before this session, it goes on from there.
+func asked(c jsonrpc.Conn) *atomic.Int64 {
+	n := new(atomic.Int64)
+	if c, ok := c.(interface{ Asked() int64 }); ok {
+		n.Store(c.Asked())
+	}
+	return n
 }
 
 // A forwarding Conn began with a request that has headers for upstreams. User is a digest of those that
@@ -137,7 +149,7 @@ func (p *Router) serve(ctx context.Context, s *session) error {
 		p.mu.Unlock()
 	}()
 	s.follow() // after the session is registered, so that it misses no Update
-	if draining {
+	if draining && !s.moves() {
 		s.startDrain()
 	}
 	return s.serve(ctx)
@@ -154,7 +166,9 @@ func (p *Router) Shutdown(ctx context.Context) {
 	defer p.Catalog.Save()
 	defer p.trials.end()
 	for _, s := range sessions {
-		s.startDrain()
+		if !s.moves() {
+			s.startDrain()
+		}
 	}
 	for _, s := range sessions {
 		select {
@@ -262,6 +276,13 @@ func (s *session) halfClose() {
 	}
 	s.client.Drain(errDrained, math.MaxInt64)
 	s.wg.Go(s.drainTimeout)
+}
+
+// moves reports whether the Conn ends by itself, because another process goes on with its client. Until
+// then it is served.
+func (s *session) moves() bool {
+	c, ok := s.conn.(interface{ Moves() bool })
+	return ok && c.Moves()
 }
 
 // startDrain refuses new requests and ends the session when all open ones are settled.

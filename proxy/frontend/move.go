@@ -1,0 +1,480 @@
+package frontend
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+const (
+	// replicaPath is the path under which replicas serve each other:
+	//
+	//	POST /replica/sessions       takes over the session in the body, a record
+	//	GET  /replica/sessions/ID    204 if the session is there, else 404
+	replicaPath = "/replica/sessions"
+
+	maxRecord  = 1 << 20  // bytes of a record
+	maxRecords = 64 << 20 // bytes of all records that nobody has asked for yet
+
+	sweepEvery  = 20 * time.Millisecond // how often sessions are looked at that are in use
+	moveTime    = time.Second           // for sessions that are in use until the end
+	moveAtOnce  = 32
+	moveTimeout = 3 * time.Second        // of one record
+	endReaders  = 500 * time.Millisecond // for what is being written
+)
+
+// errMoved is the end of a session that another replica serves from now on.
+var errMoved = errors.New("moved to another replica")
+
+// sessionRecords are sessions that other replicas have moved here, and that their clients have not used
+// yet. The first request begins them. Its owner's lock guards it.
+type sessionRecords struct {
+	byID  map[string]*keptRecord
+	bytes int
+}
+
+type keptRecord struct {
+	*record
+	text   []byte
+	expiry *time.Timer // nil: never
+}
+
+// keep stores a record for a session. It returns false if there is no room, or if this replica leaves.
+func (o *openSessions) keep(r *record, text []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.byID[r.ID] != nil || o.records.byID[r.ID] != nil:
+		return true // it was sent again
+	case o.draining || o.records.bytes+len(text) > maxRecords:
+		return false
+	}
+	k := &keptRecord{record: r, text: text}
+	if o.idle > 0 {
+		k.expiry = time.AfterFunc(o.idle, func() { o.drop(r.ID, k) })
+	}
+	o.records.byID[r.ID] = k
+	o.records.bytes += len(text)
+	return true
+}
+
+// drop removes a record, unless its session has begun.
+func (o *openSessions) drop(id string, k *keptRecord) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.dropLocked(id, k)
+}
+
+func (o *openSessions) dropLocked(id string, k *keptRecord) bool {
+	if o.records.byID[id] != k {
+		return false
+	}
+	delete(o.records.byID, id)
+	o.records.bytes -= len(k.text)
+	if k.expiry != nil {
+		k.expiry.Stop()
+	}
+	return true
+}
+
+// has reports whether the session with that id is here.
+func (o *openSessions) has(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.byID[id] != nil || o.records.byID[id] != nil
+}
+
+// adopt begins a session that has moved here, for the first request of its client; nil if there is
+// none. It does not count against the bounds, since it was admitted elsewhere.
+func (o *openSessions) adopt(id string, from caller) *httpSession {
+	o.mu.Lock()
+	k := o.records.byID[id]
+	if k == nil || k.key() != from.connKey() || o.closed {
+		o.mu.Unlock()
+		return nil
+	}
+	o.dropLocked(id, k)
+	s := o.newSession(id, from)
+	s.resume(k.record, from, k.Digest != o.digest())
+	o.counted++
+	o.wg.Add(1)
+	o.byID[id] = s
+	o.mu.Unlock()
+	leave := o.leave
+	if o.admit != nil {
+		if left, refusal := o.admit(from.who); refusal == nil {
+			leave = func() {
+				left()
+				o.leave()
+			}
+		}
+	}
+	o.start(s, leave)
+	return s
+}
+
+// A resumption is a session that has moved here, until its servers have answered what is said again.
+type resumption struct {
+	first    jsonrpc.ID            // initialize
+	rest     []*jsonrpc.Message    // what the client said after it
+	uris     map[jsonrpc.ID]string // of the subscriptions among them
+	changed  bool                  // the lists may be others
+	answered chan struct{}         // closed with the answer to the first, or the end of the session; the client's messages wait for it
+}
+
+// resume makes s the session of a record. Nobody uses s yet.
+func (s *httpSession) resume(r *record, from caller, changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.said, s.version, s.moves, s.out.last = &r.Said, r.Protocol, r.Moves, r.Last
+	for _, st := range r.Streams {
+		s.out.restore(st)
+	}
+	first, rest, uris := r.Said.again()
+	for _, m := range append([]*jsonrpc.Message{first}, rest...) {
+		from.sent(m)
+		m.Notes = mcp.Read(m)
+	}
+	s.resuming = &resumption{first.ID, rest, uris, changed, make(chan struct{})}
+	s.answerLocked(first)
+}
+
+// resumedLocked takes the answer to something that was said again, and returns whether m is one. A
+// session whose servers now have another version, or none, cannot go on.
+func (s *httpSession) resumedLocked(m *jsonrpc.Message) (is, fails bool) {
+	r := s.resuming
+	if r == nil || !m.IsResponse() {
+		return false, false
+	}
+	if uri, ok := r.uris[m.ID]; ok {
+		delete(r.uris, m.ID)
+		if m.Error == nil { // it may have changed meanwhile
+			params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte("}"))
+			s.tellLocked(mcp.MethodResourceUpdated, params)
+		}
+	} else if m.ID != r.first {
+		return false, false
+	} else {
+		version, _ := jsonrpc.Member(m.Result, "protocolVersion")
+		if text, ok := jsonrpc.Unquote(version); !ok || text != s.version {
+			return true, true
+		}
+		s.established = true
+		for _, again := range r.rest {
+			s.answerLocked(again)
+		}
+		if r.changed {
+			s.listsLocked(m.Result)
+		}
+		close(r.answered)
+		r.answered = nil
+	}
+	if r.answered == nil && len(r.uris) == 0 {
+		s.resuming = nil
+	}
+	return true, false
+}
+
+// listsLocked tells the client that the lists may have changed, as far as it expects to be told.
+func (s *httpSession) listsLocked(result json.RawMessage) {
+	can, _ := jsonrpc.Member(result, "capabilities")
+	for kind, method := range map[string]string{
+		"tools": mcp.MethodToolsChanged, "prompts": mcp.MethodPromptsChanged, "resources": mcp.MethodResourcesChanged,
+	} {
+		of, _ := jsonrpc.Member(can, kind)
+		if tells, _ := jsonrpc.Member(of, "listChanged"); string(tells) == "true" {
+			s.tellLocked(method, nil)
+		}
+	}
+}
+
+// tellLocked puts a notification on the standalone stream.
+func (s *httpSession) tellLocked(method string, params json.RawMessage) {
+	s.out.push(s.out.standalone, event{data: jsonrpc.NewNotification(method, params).Append(nil)})
+}
+
+// awaitResumed waits until the servers of a session that has moved here know its client, or ctx ends.
+func (s *httpSession) awaitResumed(ctx context.Context) {
+	s.mu.Lock()
+	var answered chan struct{}
+	if s.resuming != nil {
+		answered = s.resuming.answered
+	}
+	s.mu.Unlock()
+	if answered != nil {
+		select {
+		case <-answered:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Asked returns the number of the last question that the client may have been asked before the session
+// moved here. A late answer to one must not be taken for that to another.
+func (s *httpSession) Asked() int64 { return s.moves << 32 }
+
+// serveReplica serves another replica.
+func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
+	switch id, isOne := strings.CutPrefix(r.URL.Path, replicaPath+"/"); {
+	case isOne && r.Method == http.MethodGet:
+		if !h.open.has(id) {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	case !isOne && r.Method == http.MethodPost:
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRecord))
+		var rec record
+		if err != nil || json.Unmarshal(text, &rec) != nil || rec.Version < 1 || rec.ID == "" || rec.Said.Initialize == nil {
+			refuse(w, http.StatusBadRequest, "not a record of a session")
+			return
+		}
+		if !h.open.keep(&rec, text) {
+			unavailable(w, "no room for more sessions of others")
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// Move begins to move the sessions of Streamable HTTP to other replicas, each when nothing is in flight.
+// Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
+// flight gets the connection-closed error, and the rest is moved. Sessions that no other replica takes
+// end. Drain must have been called. wait waits until no session is left, and returns how many were
+// moved. Without other replicas Move does nothing, and sessions drain as those of other transports do.
+func (h *HTTP) Move(ctx context.Context) (wait func() (moved int)) {
+	h.init()
+	if h.Replicas == nil || ctx.Err() != nil || len(h.Replicas.Others()) == 0 {
+		return func() int { return 0 }
+	}
+	m := &mover{open: h.open, replicas: h.Replicas, room: make(chan struct{}, moveAtOnce)}
+	h.open.moving.Store(true)
+	done := make(chan int, 1)
+	go func() { done <- m.run(ctx) }()
+	return func() int { return <-done }
+}
+
+// Moves reports whether the session moves to another replica instead of draining.
+func (s *httpSession) Moves() bool { return s.moving != nil && !s.sse && s.moving.Load() }
+
+// A mover moves the sessions of a replica that leaves.
+type mover struct {
+	open     *openSessions
+	replicas Replicas
+	room     chan struct{}
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	moved int // guarded by mu
+}
+
+func (m *mover) run(ctx context.Context) int {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, end.Add(-min(moveTime, time.Until(end)/4)))
+		defer cancel()
+	}
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	for {
+		forced := ctx.Err() != nil
+		sessions, records := m.open.toMove()
+		for _, k := range records {
+			if m.open.drop(k.ID, k) {
+				m.start(func() { m.send(k.text, k.ID) })
+			}
+		}
+		for _, s := range sessions {
+			if s.freeze(forced) {
+				m.start(func() { m.move(s) })
+			}
+		}
+		if forced || len(sessions)+len(records) == 0 {
+			m.wg.Wait()
+			if sessions, _ = m.open.toMove(); len(sessions) == 0 || forced {
+				break
+			}
+		}
+		select {
+		case <-sweep.C:
+		case <-ctx.Done():
+		}
+	}
+	return m.moved
+}
+
+func (m *mover) start(fn func()) {
+	m.room <- struct{}{}
+	m.wg.Go(func() {
+		defer func() { <-m.room }()
+		fn()
+	})
+}
+
+// toMove returns the sessions of Streamable HTTP, and the records of others.
+func (o *openSessions) toMove() (sessions []*httpSession, records []*keptRecord) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.byID {
+		if !s.sse {
+			sessions = append(sessions, s)
+		}
+	}
+	for _, k := range o.records.byID {
+		records = append(records, k)
+	}
+	return sessions, records
+}
+
+// freeze makes the requests of a session wait, unless something is in flight and forced is not set. It
+// returns false if the session is in use, frozen already, or over.
+func (s *httpSession) freeze(forced bool) bool {
+	busy := s.isBusy()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	idle := s.idle.open == s.gets && s.pending.Len() == 0 && s.in.Len() == 0 && s.resuming == nil && !busy
+	if s.frozen != nil || s.in.Err() != nil || !idle && !forced {
+		return false
+	}
+	s.frozen = make(chan struct{})
+	s.dropUnreceivedLocked()
+	for id := range s.pending.Each {
+		s.failLocked(id, ending(jsonrpc.InFlight))
+	}
+	s.out.release()
+	return true
+}
+
+// move moves a frozen session. If there is nobody to take it, it ends.
+func (m *mover) move(s *httpSession) {
+	s.awaitReaders()
+	s.mu.Lock()
+	var text []byte
+	if s.established || s.resuming != nil {
+		text = s.recordLocked(m.replicas.Digest()).encode()
+	}
+	s.mu.Unlock()
+	why := errStopped
+	if text != nil && len(text) <= maxRecord && m.send(text, s.id) {
+		why = errMoved
+	}
+	s.end(why, why == errMoved)
+	close(s.frozen)
+}
+
+// awaitReaders waits until no connection carries a stream of s, and ends those that take too long.
+func (s *httpSession) awaitReaders() {
+	late := time.Now().Add(endReaders)
+	for {
+		s.mu.Lock()
+		none := s.idle.open == 0
+		if !none && time.Now().After(late) {
+			s.out.abort()
+			none = true
+		}
+		s.mu.Unlock()
+		if none {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// send gives a record to another replica, and remembers which. One that has not answered may have the
+// session, and is asked again until it is gone.
+func (m *mover) send(text []byte, id string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), moveTimeout)
+	defer cancel()
+	refused := make(map[string]bool)
+	asked := ""
+	for ctx.Err() == nil {
+		to := pick(m.replicas.Others(), asked, refused)
+		if to == nil {
+			return false
+		}
+		asked = to.Instance
+		switch status, err := put(ctx, to.Via, text); {
+		case err != nil:
+			rest(ctx, sweepEvery)
+		case status != http.StatusNoContent:
+			refused[asked], asked = true, ""
+		default:
+			m.open.movedTo(id, to.Instance)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.moved++
+			return true
+		}
+	}
+	return false
+}
+
+// pick returns the replica that was asked, if it is there, and else any that is ready; nil for none.
+func pick(all []Other, asked string, refused map[string]bool) *Other {
+	for _, i := range rand.Perm(len(all)) {
+		if o := &all[i]; o.Instance == asked {
+			return o
+		}
+	}
+	for _, i := range rand.Perm(len(all)) {
+		if o := &all[i]; o.Ready && o.Via != nil && !refused[o.Instance] {
+			return o
+		}
+	}
+	return nil
+}
+
+// put sends a record.
+func put(ctx context.Context, via http.RoundTripper, text []byte) (status int, err error) {
+	if via == nil {
+		return 0, errAway
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://replica"+replicaPath, bytes.NewReader(text))
+	if err != nil {
+		return 0, err
+	}
+	resp, err := via.RoundTrip(r)
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}
+
+var errAway = errors.New(ownerAway)
+
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// movedTo remembers where a session has gone.
+func (o *openSessions) movedTo(id, instance string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.moved == nil {
+		o.moved = make(map[string]string)
+	}
+	o.moved[id] = instance
+}
+
+// whereTo returns where a session has gone; "" if it has not.
+func (o *openSessions) whereTo(id string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.moved[id]
+}

@@ -1,0 +1,182 @@
+package frontend
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+)
+
+// A record is a session that moves to another replica, without what is in flight. The other one
+// begins it anew with its servers: it says again what the client has said. Replicas of other versions
+// may write members that this one ignores.
+type record struct {
+	Version  int              `json:"v"`
+	ID       string           `json:"id"`
+	Kind     identity.Kind    `json:"kind"` // the principal
+	Issuer   string           `json:"issuer,omitempty"`
+	Name     string           `json:"name,omitempty"`
+	Upstream string           `json:"upstream,omitempty"` // in the path, "" for all
+	User     string           `json:"user,omitempty"`     // as in caller
+	Moves    int64            `json:"moves"`              // how often the session has moved
+	Protocol string           `json:"protocol"`           // version
+	Digest   string           `json:"digest"`             // as of Replicas
+	Said     saidOnce         `json:"said"`
+	Last     int              `json:"last,omitempty"` // number of the last numbered stream
+	Streams  []recordedStream `json:"streams,omitempty"`
+}
+
+const recordVersion = 1
+
+// A recordedStream has the events that a client may still fetch.
+type recordedStream struct {
+	Number int      `json:"n"`     // 0 is the standalone stream
+	First  int      `json:"first"` // number of the first event
+	Sent   int      `json:"sent"`  // number of the last one that the client got
+	Events [][]byte `json:"events,omitempty"`
+}
+
+// maxRecorded bounds the bytes of events in a record. Older ones are left out.
+const maxRecorded = 64 << 10
+
+// encode returns the record as JSON, in which the client's values are as they came.
+func (r *record) encode() []byte {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(r); err != nil {
+		return nil // the client's values are valid, or it would not be here
+	}
+	return text.Bytes()
+}
+
+func (r *record) key() connKey {
+	return connKey{identity.Principal{Kind: r.Kind, Issuer: r.Issuer, Name: r.Name}, r.Upstream, r.User}
+}
+
+// saidOnce is what a client says once, and what holds until its session ends. It belongs to the lock
+// of the session.
+type saidOnce struct {
+	Initialize  json.RawMessage            `json:"initialize"`            // params
+	Initialized json.RawMessage            `json:"initialized,omitempty"` // params; {} for none
+	Level       json.RawMessage            `json:"level,omitempty"`       // params of logging/setLevel
+	Subscribed  map[string]json.RawMessage `json:"subscribed,omitempty"`  // params of resources/subscribe, by URI
+}
+
+// note remembers m if it is of that kind. Whether its server accepts it does not matter: a server that
+// refuses it will refuse it again.
+func (s *saidOnce) note(m *jsonrpc.Message) {
+	switch m.Method {
+	case mcp.MethodInitialize:
+		s.Initialize = bytes.Clone(m.Params)
+	case mcp.MethodInitialized:
+		if s.Initialized = bytes.Clone(m.Params); s.Initialized == nil {
+			s.Initialized = json.RawMessage("{}")
+		}
+	case mcp.MethodSetLevel:
+		s.Level = bytes.Clone(m.Params)
+	case mcp.MethodSubscribe:
+		if uri, ok := mcp.KeyOf(m); ok {
+			if s.Subscribed == nil {
+				s.Subscribed = make(map[string]json.RawMessage)
+			}
+			s.Subscribed[uri] = bytes.Clone(m.Params)
+		}
+	case mcp.MethodUnsubscribe:
+		if uri, ok := mcp.KeyOf(m); ok {
+			delete(s.Subscribed, uri)
+		}
+	}
+}
+
+// again returns the messages that say all of it again, the first one alone, and the URIs of the
+// subscriptions among them. Their ids are none that a client would use.
+func (s *saidOnce) again() (first *jsonrpc.Message, rest []*jsonrpc.Message, uris map[jsonrpc.ID]string) {
+	stem, n := rand.Text()+".", 0
+	request := func(method string, params json.RawMessage) *jsonrpc.Message {
+		n++
+		id, _ := jsonrpc.ParseID(jsonrpc.Quote(stem + strconv.Itoa(n)))
+		return jsonrpc.NewRequest(id, method, params)
+	}
+	first = request(mcp.MethodInitialize, s.Initialize)
+	if s.Initialized != nil {
+		rest = append(rest, jsonrpc.NewNotification(mcp.MethodInitialized, s.Initialized))
+	}
+	if s.Level != nil {
+		rest = append(rest, request(mcp.MethodSetLevel, s.Level))
+	}
+	uris = make(map[jsonrpc.ID]string)
+	for uri, params := range s.Subscribed {
+		m := request(mcp.MethodSubscribe, params)
+		uris[m.ID] = uri
+		rest = append(rest, m)
+	}
+	return first, rest, uris
+}
+
+// recordLocked returns the record of s, which is frozen.
+func (s *httpSession) recordLocked(digest string) *record {
+	who := s.of.who.Principal
+	return &record{
+		Version: recordVersion, ID: s.id, Kind: who.Kind, Issuer: who.Issuer, Name: who.Name, Upstream: s.of.upstream,
+		User: s.of.user, Moves: s.moves + 1, Protocol: s.version, Digest: digest, Said: *s.said, Last: s.out.last, Streams: s.out.record(),
+	}
+}
+
+// record returns the events that a client may still fetch, the newest of each stream.
+func (o *eventStreams) record() (all []recordedStream) {
+	left := maxRecorded
+	for _, st := range o.numbered {
+		if len(st.events) > 0 {
+			all = append(all, st.record(&left))
+		}
+	}
+	return append(all, o.standalone.record(&left))
+}
+
+func (st *eventStream) record(left *int) recordedStream {
+	// Nobody waits any more for the answer to a question that the client has not got. It does not know
+	// the numbers of those either, so they are given again.
+	sent := min(max(st.sent-st.first+1, 0), len(st.events))
+	unsent := slices.DeleteFunc(slices.Clone(st.events[sent:]), func(e event) bool { return !e.response && !e.id.IsZero() })
+	events := slices.Concat(st.events[:sent], unsent)
+	from := len(events)
+	for from > 0 && *left >= len(events[from-1].data) {
+		from--
+		*left -= len(events[from].data)
+	}
+	r := recordedStream{Number: st.number, First: st.first + from, Sent: st.sent}
+	for _, e := range events[from:] {
+		r.Events = append(r.Events, e.data)
+	}
+	return r
+}
+
+// restore adds a recorded stream. It belongs to a session that nobody uses yet.
+func (o *eventStreams) restore(r recordedStream) {
+	st := o.standalone
+	if r.Number > 0 {
+		st = o.newStream(&eventStream{number: r.Number})
+		o.numbered[r.Number] = st
+	}
+	st.first, st.sent = max(r.First, 1), r.Sent
+	for _, data := range r.Events {
+		e := event{data: data}
+		if m, err := jsonrpc.DecodeOwn(data); err == nil {
+			e.id, e.response = m.ID, m.IsResponse()
+		}
+		st.events = append(st.events, e)
+		st.queued += len(data)
+		if st.lastEvent() > st.sent {
+			st.backlog.add(len(data))
+		} else {
+			o.read.add(len(data))
+		}
+	}
+	o.keepTo(st, st.lastEvent())
+}
