@@ -47,7 +47,8 @@ type sessionRecords struct {
 type keptRecord struct {
 	*record
 	text   []byte
-	expiry *time.Timer // nil: never
+	expiry *time.Timer   // nil: never
+	frozen chan struct{} // it is being moved; closed when it is over
 }
 
 // keep stores a record for a session. It returns false if there is no room, or if this replica leaves.
@@ -88,40 +89,39 @@ func (o *openSessions) dropLocked(id string, k *keptRecord) bool {
 	return true
 }
 
-// has reports whether the session with that id is here.
+// has reports whether this replica leads to the session with that id: it is here, or has moved from here.
+// So at each moment of a move somebody has it.
 func (o *openSessions) has(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.byID[id] != nil || o.records.byID[id] != nil
+	return o.byID[id] != nil || o.records.byID[id] != nil || o.moved[id] != ""
 }
 
-// adopt begins a session that has moved here, for the first request of its client; nil if there is
-// none. It does not count against the bounds, since it was admitted elsewhere.
-func (o *openSessions) adopt(id string, from caller) *httpSession {
-	o.mu.Lock()
-	k := o.records.byID[id]
-	if k == nil || k.key() != from.connKey() || o.closed {
-		o.mu.Unlock()
-		return nil
-	}
-	o.dropLocked(id, k)
-	s := o.newSession(id, from)
+// adoptLocked returns the session of a record, which its caller starts.
+func (o *openSessions) adoptLocked(k *keptRecord, from caller) *httpSession {
+	o.dropLocked(k.ID, k)
+	s := o.newSession(k.ID, from)
 	s.resume(k.record, from, k.Digest != o.digest())
 	o.counted++
 	o.wg.Add(1)
-	o.byID[id] = s
-	o.mu.Unlock()
-	leave := o.leave
-	if o.admit != nil {
-		if left, refusal := o.admit(from.who); refusal == nil {
-			leave = func() {
-				left()
-				o.leave()
-			}
-		}
-	}
-	o.start(s, leave)
+	o.byID[k.ID] = s
 	return s
+}
+
+// entered returns the leave of a session that has moved here. It does not count against the bounds, since
+// it was admitted elsewhere.
+func (o *openSessions) entered(from caller) (leave func()) {
+	if o.admit == nil {
+		return o.leave
+	}
+	left, refusal := o.admit(from.who)
+	if refusal != nil {
+		return o.leave
+	}
+	return func() {
+		left()
+		o.leave()
+	}
 }
 
 // A resumption is a session that has moved here, until its servers have answered what is said again.
@@ -293,8 +293,12 @@ func (m *mover) run(ctx context.Context) int {
 		forced := ctx.Err() != nil
 		sessions, records := m.open.toMove()
 		for _, k := range records {
-			if m.open.drop(k.ID, k) {
-				m.start(func() { m.send(k.text, k.ID) })
+			if m.open.freeze(k) {
+				m.start(func() {
+					m.send(k.text, k.ID)
+					m.open.drop(k.ID, k)
+					close(k.frozen)
+				})
 			}
 		}
 		for _, s := range sessions {
@@ -337,6 +341,18 @@ func (o *openSessions) toMove() (sessions []*httpSession, records []*keptRecord)
 		records = append(records, k)
 	}
 	return sessions, records
+}
+
+// freeze makes the requests of a session wait whose record is being moved. It returns false if they do, or
+// if the session has begun.
+func (o *openSessions) freeze(k *keptRecord) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if k.frozen != nil || o.records.byID[k.ID] != k {
+		return false
+	}
+	k.frozen = make(chan struct{})
+	return true
 }
 
 // freeze makes the requests of a session wait, unless something is in flight and forced is not set. It

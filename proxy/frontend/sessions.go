@@ -191,20 +191,17 @@ func (o *openSessions) forget(s *httpSession) {
 // principal or path. It waits while the session is being moved, until ctx ends.
 func (o *openSessions) find(ctx context.Context, id string, from caller, sse bool) *httpSession {
 	for {
-		o.mu.Lock()
-		s := o.byID[id]
-		o.mu.Unlock()
-		if s == nil {
-			s = o.adopt(id, from)
-		}
-		if s == nil || s.of.connKey() != from.connKey() || s.sse != sse {
-			return nil
-		}
-		held, frozen := s.hold()
+		s, frozen := o.lookUp(id, from)
 		switch {
-		case held:
-			return s
-		case frozen == nil:
+		case s == nil && frozen == nil, s != nil && (s.of.connKey() != from.connKey() || s.sse != sse):
+			return nil
+		case s != nil:
+			var held bool
+			if held, frozen = s.hold(); held {
+				return s
+			}
+		}
+		if frozen == nil {
 			return nil
 		}
 		select {
@@ -213,6 +210,25 @@ func (o *openSessions) find(ctx context.Context, id string, from caller, sse boo
 			return nil
 		}
 	}
+}
+
+// lookUp returns the session with this id, nil for none. It begins one that has moved here. frozen is not
+// nil if the session has not begun and is being moved on.
+func (o *openSessions) lookUp(id string, from caller) (s *httpSession, frozen <-chan struct{}) {
+	o.mu.Lock()
+	s, k := o.byID[id], o.records.byID[id]
+	switch {
+	case s != nil || k == nil || k.key() != from.connKey() || o.closed:
+		defer o.mu.Unlock()
+		return s, nil
+	case k.frozen != nil:
+		defer o.mu.Unlock()
+		return nil, k.frozen
+	}
+	s = o.adoptLocked(k, from)
+	o.mu.Unlock()
+	o.start(s, o.entered(from))
+	return s, nil
 }
 
 // hold prevents expiry, and that the session is moved, until it is released. It returns false if the
