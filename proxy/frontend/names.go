@@ -146,7 +146,7 @@ func (l *relay) toGiver(w http.ResponseWriter, r *http.Request, who *identity.Id
 			return true
 		case Here:
 			return false
-		case Nowhere: // the next one decides
+		case Gone, Nowhere: // the next one decides
 		}
 	}
 	return false

@@ -221,7 +221,7 @@ func TestNamedPlaces(t *testing.T) {
 			t.Error("no Retry-After")
 		}
 	}
-	f.fleet["b"].sees("a", Nowhere)
+	f.fleet["b"].sees("a", Gone)
 	_, sent := f.ask(t, "b", "b", "tools/call", state, completed)
 	if own, _ := mcp.Read(sent).Text(mcp.RequestState); own != "s" || !sent.Orphan {
 		t.Errorf("state %q, orphan %v", own, sent.Orphan)

@@ -81,7 +81,7 @@ func TestLostBefore(t *testing.T) {
 			t.Error("no Retry-After")
 		}
 	}
-	f["b"].sees("a", Nowhere)
+	f["b"].sees("a", Gone)
 	for _, resp := range others() {
 		wantRefusal(t, resp, http.StatusNotFound, -32600)
 	}
@@ -124,7 +124,7 @@ func TestLostAfter(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	var f fleet
 	f, c := scriptedOwner(t, nil, func(a *replica, _ http.ResponseWriter, _ *http.Request) {
-		f["b"].sees("a", Nowhere)
+		f["b"].sees("a", Gone)
 		a.cut()
 	})
 	wantRefusal(t, c.post(anAnswer), http.StatusNotFound, -32600)
