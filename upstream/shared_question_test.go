@@ -97,8 +97,26 @@ func TestSharedRefusedQuestionIsTheOneStimulus(t *testing.T) {
 		s.hears()
 		time.Sleep(time.Millisecond)
 		s.hears(`{"method":"notifications/cancelled","params":{"requestId":2,"reason":"client disconnected"}}`)
+		b.say(`{"id":2,"method":"tools/call"}`)
+		s.heard()
 		b.leave()
-		s.hears(`{"method":"notifications/cancelled","params":{"requestId":3,"reason":"client disconnected"}}`)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":3,"reason":"client disconnected"}}`,
+			`{"method":"notifications/cancelled","params":{"requestId":4,"reason":"client disconnected"}}`)
+
+		c, d := w.start("c"), w.start("d")
+		c.say(`{"id":1,"method":"tools/call"}`)
+		d.say(`{"id":1,"method":"tools/call"}`)
+		s.heard()
+		s.say(`{"id":1,"method":"elicitation/create","params":{}}`)
+		s.hears(`{"id":1,` + cannot + `}`)
+		c.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`) // as a session whose client has left does
+		c.leave()
+		s.say(`{"id":5,"error":{"code":1,"message":"not without it"}}`)
+		d.say(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		time.Sleep(10*time.Second - time.Millisecond)
+		s.hears()
+		time.Sleep(time.Millisecond)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":6,"reason":"client disconnected"}}`)
 	})
 }
 

@@ -19,9 +19,10 @@ const (
 	// their tasks expire.
 	maxKeptCalls = 1024
 
-	// refusedFor is how long a call, whose client leaves, may take to end by itself after a question
-	// that it may have asked was refused: an error that ended its handler is its one stimulus. Most
-	// such calls have asked nothing, and so it is short.
+	// refusedFor is how long a cancelled call may take to end by itself after a question that it may
+	// have asked was refused: an error that ended its handler is its one stimulus. The cancellation may
+	// be that of its session, whose client has left. Most such calls have asked nothing, and so it is
+	// short.
 	refusedFor = 10 * time.Second
 )
 
@@ -156,7 +157,10 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	switch {
 	case c.Recall() || !c.Open():
 		return
-	case m == nil && c.endsLocked() > 0 && s.keepLocked(c):
+	case (m == nil || !c.Marked()) && c.endsLocked() > 0 && s.keepLocked(c):
+		if m != nil { // else forgetLocked does it
+			s.timers.After(c.endsLocked(), func() { s.cancelLate(c) })
+		}
 		return
 	case c.creates && s.keepLocked(c):
 		c.quiet = true
