@@ -5,12 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -23,10 +25,10 @@ import (
 // replicas are this proxy and the others behind its address. Nil is a proxy that is alone.
 type replicas struct {
 	*cluster.Cluster
-	digest   string // of the configuration
-	required bool   // readiness waits for another one
+	required bool // readiness waits for another one
 	log      *slog.Logger
-	listened bool // the ports are open; set by listen
+	passed   func(observe.Forwarded, observe.End) // nil for nobody
+	listened bool                                 // the ports are open; set by listen
 
 	ctx     context.Context // of the membership
 	cancel  context.CancelFunc
@@ -44,10 +46,9 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	if keys.replicas(cfg.Cluster); len(keys.problems) > 0 {
 		return nil, keys.problems
 	}
-	digest := digestOf(cfg)
 	c, err := cluster.New(cluster.Options{
 		KeyFile: cfg.Cluster.KeyFile, Join: cfg.Cluster.Join, Listen: cfg.Cluster.Listen, Advertise: cfg.Cluster.Advertise,
-		Version: Version(), Digest: digest, Handler: handler, ConnContext: frontend.FromReplica,
+		Version: Version(), Digest: digestOf(cfg), Handler: handler, ConnContext: frontend.FromReplica,
 		Happened: func(c cluster.Change) {
 			if o.Hooks.Happened != nil {
 				o.Hooks.Happened(replicaEvent(c))
@@ -58,7 +59,7 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	if err != nil {
 		return nil, config.Problems{{Source: cfg.File, Key: "cluster", Text: err.Error()}}
 	}
-	r := &replicas{Cluster: c, digest: digest, required: cfg.Cluster.Required, log: o.Log}
+	r := &replicas{Cluster: c, required: cfg.Cluster.Required, log: o.Log, passed: o.Hooks.Forwarded}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.run = sync.OnceFunc(func() { c.Run(r.ctx) })
 	return r, nil
@@ -86,7 +87,7 @@ func replicaEvent(c cluster.Change) observe.Event {
 	e := observe.EventOf(observe.ReplicaDied, "", &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: c.Event, Err: c.Err})
 	e.Time, e.Replica, e.What, e.Began = c.At, c.Instance, who+" died", c.Since
 	if c.What == cluster.Lost {
-		e.Kind, e.What = observe.ReplicaLost, "the link to "+who+" was lost"
+		e.Kind, e.What, e.Error = observe.ReplicaLost, "the link to "+who+" was lost", jsonrpc.CauseOf(c.Err)
 	}
 	return e
 }
@@ -117,8 +118,26 @@ func (r *replicas) Others() (all []frontend.Other) {
 	return all
 }
 
-// Digest implements [frontend.Replicas].
-func (r *replicas) Digest() string { return r.digest }
+// Passed implements [frontend.Replicas].
+func (r *replicas) Passed(method string, took time.Duration, err error) {
+	if r.passed == nil {
+		return
+	}
+	switch method {
+	case http.MethodGet, http.MethodPost, http.MethodDelete:
+	default:
+		method = observe.Other
+	}
+	end := observe.End{At: time.Now(), Took: took, Outcome: observe.OK}
+	switch {
+	case errors.Is(err, context.Canceled):
+		end.Outcome = observe.Cancelled
+	case err != nil:
+		closed := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
+		end.Outcome, end.Cause, end.Event = observe.Closed, closed.Cause.Kind.String(), closed.Event
+	}
+	r.passed(observe.Forwarded{Method: method}, end)
+}
 
 // listen opens the ports.
 func (r *replicas) listen() error {

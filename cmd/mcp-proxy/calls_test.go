@@ -219,8 +219,17 @@ func TestTopFits(t *testing.T) {
 		l.Calls, _ = json.Marshal(calls)
 		return strings.Split(strings.TrimSuffix(l.screen(err, 60, high), "\n"), "\n")
 	}
-	for _, high := range []int{12, 24, 60, 200} {
+	for _, high := range []int{12, 24, 60, 200, -12, -24, -60, -200} {
+		if now.Replicas = nil; high < 0 { // with replicas
+			high = -high
+			for range 12 {
+				now.Replicas = append(now.Replicas, observe.Replica{Instance: "R4KQ2ZB7XWNTE", State: "ready", Address: "10.0.0.7:7946"})
+			}
+		}
 		lines := draw(sample{}, nil, high)
+		if shown := strings.Contains(strings.Join(lines, "\n"), "R4KQ2ZB7XWNTE  ready"); shown != (len(now.Replicas) > 0 && high > 12) {
+			t.Errorf("%d replicas are shown on %d lines: %t", len(now.Replicas), high, shown)
+		}
 		if len(lines) > high {
 			t.Errorf("%d lines on a screen of %d:\n%s", len(lines), high, strings.Join(lines, "\n"))
 		}

@@ -180,9 +180,19 @@ func (l *sample) screen(err error, wide, high int) string {
 	})
 	upstreams, waiting := upstreamRows(&now, calls.Now), callRows(&calls)
 	left := high - 7 // without 2 lines above, 2 heads, 2 empty lines, 1 below
+	replicas := replicaRows(&now)
+	replicas.atMost(min(left/2-4, 10))
+	if len(replicas.lines) > 0 {
+		left -= len(replicas.lines) + 3 // with a head, an empty line, and one for those left out
+	} else {
+		replicas.more = 0 // no room at all
+	}
 	upstreams.atMost(max(left/2, left-len(waiting.lines)-1) - 1)
 	waiting.atMost(left - len(upstreams.lines) - 2)
-	for _, r := range []*rows{upstreams, waiting} {
+	for _, r := range []*rows{upstreams, replicas, waiting} {
+		if r == replicas && len(r.lines) == 0 {
+			continue
+		}
 		fmt.Fprintln(&out)
 		r.write(&out, wide)
 	}

@@ -44,6 +44,10 @@ type Hooks struct {
 	// later, or by a host elsewhere.
 	RequestLost func(Loss)
 
+	// Forwarded reports a request that was passed on to another replica, when its response has ended. Its
+	// Outcome is OK for any response that came whole, else Cancelled or Closed.
+	Forwarded func(Forwarded, End)
+
 	// Refused reports that a front end or a policy refused a client. The reason is one of a few words, and
 	// fit for a label.
 	Refused func(reason string)
@@ -126,6 +130,11 @@ type Call struct {
 	Trace    string        // the trace id; "" if not traced
 }
 
+// Forwarded is an HTTP request of a client that another replica answers.
+type Forwarded struct {
+	Method string // GET, POST or DELETE, else [Other]
+}
+
 // Join returns hooks that call those of a and then those of b. A hook that both lack stays nil. If both have a
 // Follower, that of a is used.
 func Join(a, b Hooks) Hooks {
@@ -142,6 +151,7 @@ func Join(a, b Hooks) Hooks {
 		LinkLost:        bothEnds(a.LinkLost, b.LinkLost),
 		Happened:        both(a.Happened, b.Happened),
 		RequestLost:     both(a.RequestLost, b.RequestLost),
+		Forwarded:       bothEnds(a.Forwarded, b.Forwarded),
 		Refused:         both(a.Refused, b.Refused),
 		Follower:        cmp.Or(a.Follower, b.Follower),
 	}

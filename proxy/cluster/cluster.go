@@ -241,7 +241,7 @@ func (c *Cluster) dial(ctx context.Context, instance, address string) (net.Conn,
 
 // meta returns what this process says of itself.
 func (c *Cluster) meta() []byte {
-	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: *c.digest.Load()}.encode()
+	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: c.Digest()}.encode()
 }
 
 func (c *Cluster) state() State {
@@ -271,6 +271,9 @@ func (c *Cluster) Drain() {
 		c.tell()
 	}
 }
+
+// Digest returns that of the configuration.
+func (c *Cluster) Digest() string { return *c.digest.Load() }
 
 // SetDigest replaces the Digest of the options. It does not wait.
 func (c *Cluster) SetDigest(digest string) {
@@ -364,7 +367,7 @@ func (c *Cluster) Others() (all []Other) {
 // Members returns this process, and the others by instance.
 func (c *Cluster) Members() []Member {
 	self := Member{
-		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: *c.digest.Load(),
+		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: c.Digest(),
 	}
 	return slices.Insert(c.others.list(), 0, self)
 }

@@ -3,6 +3,7 @@ package frontend
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"maps"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -34,6 +36,8 @@ type replica struct {
 	ready string
 	links map[*linkConn]bool // connections of others to it
 	lost  bool               // none can be dialled
+
+	passed []string // method and outcome of the requests that it passed on
 }
 
 // newFleet starts replicas. setUp and serve, which may be nil, change a front end, and what serves
@@ -219,6 +223,19 @@ func (r *replica) Ready() (http.RoundTripper, bool) {
 		return nil, false
 	}
 	return r.fleet[r.ready].via, true
+}
+
+// Passed implements [Replicas].
+func (r *replica) Passed(method string, _ time.Duration, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	how := "ok"
+	if errors.Is(err, context.Canceled) {
+		how = "cancelled"
+	} else if err != nil {
+		how = "closed"
+	}
+	r.passed = append(r.passed, method+" "+how)
 }
 
 // through returns c, whose next requests arrive at r.

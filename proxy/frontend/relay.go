@@ -91,6 +91,7 @@ func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Id
 	case There:
 		l.pass(w, r, who, via, id)
 	case Away:
+		l.replicas.Passed(r.Method, 0, errAway)
 		unavailable(w, ownerAway)
 	case Here, Gone, Nowhere:
 		return false
@@ -178,7 +179,7 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	r.Header.Del("Expect")  // the body is here
 	r.Header.Del("Upgrade") // ReverseProxy would pass it on, and no session needs it
 	(&httputil.ReverseProxy{
-		Rewrite: p.rewrite, Transport: via, FlushInterval: -1, BufferPool: &l.buffers,
+		Rewrite: p.rewrite, Transport: &reporting{via, l.replicas.Passed}, FlushInterval: -1, BufferPool: &l.buffers,
 		ModifyResponse: p.check, ErrorHandler: p.fail, ErrorLog: noLog,
 	}).ServeHTTP(p.w, in)
 }

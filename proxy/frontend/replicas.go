@@ -34,6 +34,11 @@ type Replicas interface {
 
 	// Digest returns a digest of what clients are offered. It differs if that may differ.
 	Digest() string
+
+	// Passed is called when the response to a request that was passed on has ended. err is nil if all of it
+	// came, context.Canceled if its client or this process ended it, and else as that of via. A request for a
+	// session that is Away counts, too.
+	Passed(method string, took time.Duration, err error)
 }
 
 // An Other is another replica.

@@ -69,7 +69,7 @@ type started struct {
 
 // Hooks returns the hooks that fill the History.
 func (h *History) Hooks() observe.Hooks {
-	return observe.Hooks{UpstreamStarted: h.started, Happened: h.happened, RequestLost: h.lost}
+	return observe.Hooks{UpstreamStarted: h.started, Happened: h.happened, RequestLost: h.lost, Forwarded: h.forwarded}
 }
 
 func (h *History) started(u observe.Upstream) {
@@ -202,6 +202,25 @@ func (h *History) lost(l observe.Loss) {
 		k.lose(l)
 	}
 	h.weighLocked(k)
+}
+
+// forwarded counts a request that another replica had when it ended. The event may be reported later.
+func (h *History) forwarded(_ observe.Forwarded, end observe.End) {
+	if end.Event == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.byID[end.Event]
+	if k == nil {
+		k = h.addLocked(observe.Event{EventLine: observe.EventLine{
+			ID: end.Event, Kind: observe.ReplicaLost, What: "the link to another replica was lost",
+			Cause: jsonrpc.CauseLinkLost.String(), Class: end.Cause,
+		}})
+	}
+	k.Errors++
+	k.inFlight++
+	k.InFlight = max(k.InFlight, k.inFlight)
 }
 
 func (k *keptEvent) told(l observe.Loss) {

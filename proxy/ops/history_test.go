@@ -102,6 +102,27 @@ func TestHistorySaysWhichHostKnows(t *testing.T) {
 	}
 }
 
+// What was in flight at a replica that died is counted, also before it is known to have died.
+func TestHistoryOfReplicas(t *testing.T) {
+	var h History
+	hooks := h.Hooks()
+	hooks.Forwarded(observe.Forwarded{Method: "POST"}, observe.End{Outcome: observe.OK})
+	for range 2 {
+		hooks.Forwarded(observe.Forwarded{Method: "POST"}, observe.End{Outcome: observe.Closed, Cause: "link_lost", Event: "k3v9x2ma"})
+	}
+	e, ok := h.Find("k3v9x2ma")
+	if !ok || e.Kind != observe.ReplicaLost || e.Errors != 2 || e.InFlight != 2 {
+		t.Errorf("got %+v, %t", e, ok)
+	}
+	hooks.Happened(observe.Event{EventLine: observe.EventLine{ID: "k3v9x2ma", Kind: observe.ReplicaDied, Replica: "R", What: "replica R died"}})
+	if e, _ = h.Find("k3v9x2ma"); e.Kind != observe.ReplicaDied || e.Errors != 2 || e.InFlight != 2 || e.Replica != "R" {
+		t.Errorf("got %+v", e)
+	}
+	if n := len(h.List("", 10).Events); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
 // A thousand are kept. Who fails most forgets its own first, be it a server that makes ids up.
 func TestHistoryIsBounded(t *testing.T) {
 	var h History

@@ -44,6 +44,8 @@ var (
 	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers and remote sessions.", "upstream", "outcome", "cause")
 	linkUp        = describe("mcp_proxy_link_up", "1 while the link to a host is up, otherwise 0.", "link", "required")
 	replicas      = describe("mcp_proxy_replicas", "Proxies behind the same address, with this one.", "state")
+	replicaLinks  = describe("mcp_proxy_replica_links", "Links to other replicas: up, down, or idle while no request needed one.", "state")
+	forwards      = describe("mcp_proxy_replica_request_duration_seconds", "Duration of HTTP requests that were passed on to another replica, until their response ended.", "http_request_method", "outcome")
 	linkUpstreams = describe("mcp_proxy_link_upstreams", "Upstreams announced by a host.", "link")
 	linkLosses    = describe("mcp_proxy_link_losses_total", "Lost links.", "link")
 	refused       = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
@@ -75,6 +77,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		o.histogram(serverSession, h, k.transport, k.era, k.errorType)
 	}
 	c.collectServers(o)
+	for k, h := range c.forwards.all() {
+		o.histogram(forwards, h, k.method, k.outcome)
+	}
 	for k, n := range c.losses.all() {
 		o.counter(linkLosses, n.Load(), k)
 	}
@@ -147,12 +152,31 @@ func (c *collector) collectSnapshot(o out) {
 		o.gauge(linkUp, oneIf(l.Up), l.Name, strconv.FormatBool(l.Required))
 		o.gauge(linkUpstreams, float64(len(l.Upstreams)), l.Name)
 	}
-	states := make(map[string]int)
-	for _, m := range now.Replicas {
+	collectReplicas(o, now.Replicas)
+}
+
+func collectReplicas(o out, all []observe.Replica) {
+	if len(all) == 0 {
+		return
+	}
+	states, links := make(map[string]int), map[string]int{"up": 0, "down": 0, "idle": 0}
+	for _, m := range all {
 		states[m.State]++
+		switch {
+		case m.Self:
+		case m.Linked:
+			links["up"]++
+		case m.Unreachable:
+			links["down"]++
+		default:
+			links["idle"]++
+		}
 	}
 	for state, n := range states {
 		o.gauge(replicas, float64(n), state)
+	}
+	for state, n := range links {
+		o.gauge(replicaLinks, float64(n), state)
 	}
 }
 

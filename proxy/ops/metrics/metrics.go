@@ -34,6 +34,8 @@ type Metrics struct {
 	lives    table[lifeKey, histogram]    // of their processes, and of sessions with them
 	ends     table[endKey, atomic.Int64]  // of those
 
+	forwards table[forwardKey, histogram] // requests that other replicas answer
+
 	losses   table[string, atomic.Int64] // by link
 	refusals table[string, atomic.Int64] // by reason
 }
@@ -45,6 +47,7 @@ type (
 	sessionKey struct{ transport, era, errorType string }
 	lifeKey    struct{ upstream, errorType string }
 	endKey     struct{ upstream, outcome, cause string }
+	forwardKey struct{ method, outcome string }
 )
 
 // A serverCounts counts the starts of a local upstream.
@@ -77,6 +80,7 @@ func New(version string) *Metrics {
 	m.calls.most, m.sessions.most = mostSeries, mostNames
 	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries
 	m.losses.most, m.refusals.most, m.recent.most = mostNames, mostNames, mostNames
+	m.forwards.most = mostNames
 	return m
 }
 
@@ -89,6 +93,7 @@ func (m *Metrics) Hooks() observe.Hooks {
 		UpstreamStarted: m.started,
 		UpstreamEnded:   m.ended,
 		LinkLost:        func(l observe.Link, _ observe.End) { m.losses.get(l.Name, other).Add(1) },
+		Forwarded:       m.forwarded,
 		Refused:         func(reason string) { m.refusals.get(reason, other).Add(1) },
 	}
 }
@@ -158,6 +163,11 @@ func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 		failed := end.SessionError()
 		m.lives.get(lifeKey{u.Name, failed}, lifeKey{other, failed}).observe(end.Took, "")
 	}
+}
+
+func (m *Metrics) forwarded(f observe.Forwarded, end observe.End) {
+	k := forwardKey{f.Method, string(end.Outcome)}
+	m.forwards.get(k, k).observe(end.Took, "")
 }
 
 // Handler serves the metrics as text or as OpenMetrics, with those of the process and of a snapshot for each scrape.

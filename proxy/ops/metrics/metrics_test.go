@@ -54,12 +54,15 @@ func everything() (*Metrics, observe.Snapshot) {
 	h.UpstreamStarted(observe.Upstream{Name: "files", Failures: 1})
 	h.UpstreamEnded(observe.Upstream{Name: "files"}, observe.End{Took: 3 * time.Second, Outcome: observe.Failed, Cause: "exited"})
 	h.LinkLost(observe.Link{Name: "far"}, observe.End{})
+	h.Forwarded(observe.Forwarded{Method: "POST"}, observe.End{Took: 30 * time.Millisecond, Outcome: observe.OK})
+	h.Forwarded(observe.Forwarded{Method: "GET"}, observe.End{Took: time.Minute, Outcome: observe.Closed})
 	h.Refused("invalid_token")
 	return m, observe.Snapshot{
 		Process:   observe.Process{MaxSessions: 9},
 		Upstreams: []observe.Upstream{{Name: "files", State: "running"}, {Name: "files", State: "stopping"}, {Name: "files", State: observe.Spare}},
 		Sessions:  []observe.Session{{Transport: "stdio", Era: "legacy", Listens: 1, QueuedBytes: 7}, {Transport: "stdio", Era: "legacy", Listens: 2, QueuedBytes: 8, InFlight: 1}},
 		Traffic:   []observe.Traffic{{Upstream: "files", Required: true, InFlight: 1, Suspended: 3, QueuedBytes: 5, Failed: observe.Failure{InARow: 2}}, {Upstream: "bad", Failed: observe.Failure{InARow: 5}}, {Upstream: "idle"}, {Upstream: "a", Link: "far", QueuedBytes: 6}},
+		Replicas:  []observe.Replica{{Self: true, State: "ready"}, {State: "ready", Linked: true}, {State: "draining", Unreachable: true}},
 		Links:     []observe.Link{{Name: "far", Required: true, Up: true, Upstreams: []string{"a", "b"}}},
 	}
 }
@@ -101,6 +104,13 @@ func TestMetrics(t *testing.T) {
 		`mcp_proxy_link_upstreams{link="far"} 2`,
 		`mcp_proxy_link_losses_total{link="far"} 1`,
 		`mcp_proxy_refusals_total{reason="invalid_token"} 1`,
+		`mcp_proxy_replicas{state="ready"} 2`,
+		`mcp_proxy_replicas{state="draining"} 1`,
+		`mcp_proxy_replica_links{state="up"} 1`,
+		`mcp_proxy_replica_links{state="down"} 1`,
+		`mcp_proxy_replica_links{state="idle"} 0`,
+		`mcp_proxy_replica_request_duration_seconds_bucket{http_request_method="POST",outcome="ok",le="0.05"} 1`,
+		`mcp_proxy_replica_request_duration_seconds_count{http_request_method="GET",outcome="closed"} 1`,
 		`,version="v1.2.3"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {

@@ -83,6 +83,7 @@ function show(status, calls, ready, more) {
   showTotals(status, calls, lines);
   showUpstreams(lines);
   showLinks(status.links);
+  showReplicas(status.replicas ?? []);
   showCalls(calls);
   showEvents(more);
   showClients(status.sessions);
@@ -225,6 +226,22 @@ function showLinks(links) {
         state.className = up ? "well" : "bad";
         const leads = upstreams?.length ? `${up ? "leads" : "led"} to ${upstreams.join(", ")}` : (why ?? "its host has announced nothing yet");
         say(rest, [leads, lost ? `lost ${lost === 1 ? "once" : `${lost} times`}` : ""].filter(Boolean).join(", "));
+      },
+    };
+  });
+}
+
+/** The proxies behind the same address, this one first. */
+function showReplicas(replicas) {
+  keyed($("replicas"), replicas, (r) => r.instance, ({ instance, address, self }) => {
+    const state = h("span");
+    const rest = h("small");
+    return {
+      element: h("li", {}, "replica ", h("strong", {}, instance), " ", state, " ", rest),
+      update: ({ state: is, linked, unreachable, differs, version }) => {
+        say(state, unreachable ? "cannot be reached" : is);
+        state.className = unreachable ? "bad" : is === "ready" ? "well" : "";
+        say(rest, [self ? "this one" : "", address, version, linked ? "linked" : "", differs ? "its configuration differs" : ""].filter(Boolean).join(", "));
       },
     };
   });
