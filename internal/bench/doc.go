@@ -40,7 +40,8 @@
 //	go -C internal/bench run . -against /tmp/old -proxy /tmp/new -rounds 6 stdio "unix link"
 //
 // -extras compares in the same way what the proxy does besides: clients prove who they are, with
-// a static token, with a JWT, and with policies, and operators look in, with metrics and a tap.
+// a static token, with a JWT, and with policies, requests arrive at another replica than that of their
+// session, and operators look in, with metrics and a tap.
 //
 // -compare measures nothing but our proxy beside others, and what becomes of calls when
 // something goes wrong (docs/benchmarks.md, docs/faults.md). The others are in the directory

@@ -43,6 +43,11 @@ func (b programs) extras() ([]pair, error) {
 		{name: "JWT over static token", base: http(byToken, staticToken), with: http(byJWT, token), aim: 0.03},
 		{name: "policies over none", base: http(byJWT, token), with: http(byRules, token), aim: 0.03},
 	}
+	hop, err := b.hop()
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, hop)
 	for _, p := range []pair{
 		{name: "stdio", base: target{argv: b.stdio(alone), open: openStdio}},
 		{name: "websocket", base: b.webSocket(alone)},

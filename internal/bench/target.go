@@ -33,6 +33,8 @@ type target struct {
 	open func(p *process) (*conn, error)
 	// whole says that answers are wanted with their messages.
 	whole bool
+	// hops says that the session begins at far, a replica of argv, and is used at argv.
+	hops bool
 	// clients is how many connect, each with a session; zero means one.
 	clients int
 	// bridged says that this target does more than its base by one bridge
@@ -236,8 +238,12 @@ func (tgt target) begin(pr probe) (*session, error) {
 // handshake initializes the sessions and makes their callers, which share the
 // connections or have one each.
 func (s *session) handshake(tgt target) error {
+	at := s.procs[0]
+	if tgt.hops {
+		at = s.procs[1]
+	}
 	for range max(tgt.clients, 1) {
-		c, err := tgt.open(s.procs[0])
+		c, err := tgt.open(at)
 		if err != nil {
 			return err
 		}
@@ -246,6 +252,11 @@ func (s *session) handshake(tgt target) error {
 			return err
 		}
 		s.first = cmp.Or(s.first, time.Since(s.started))
+	}
+	if tgt.hops {
+		if err := s.hop(); err != nil {
+			return err
+		}
 	}
 	for i := 0; len(s.callers) < width; i++ {
 		c := s.conns[i%len(s.conns)]
