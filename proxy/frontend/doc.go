@@ -53,7 +53,7 @@
 // one, until the response ends. It passes events and JSON on whole. So when the other process or the link
 // to it fails, it answers each request of the body that has no response yet with the connection-closed
 // error. It repeats nothing. A request is passed on once, and from there to where its session was
-// moved.
+// moved, or, if that replica drains, to one that does not.
 //
 // A session of Streamable HTTP moves when its process leaves (move.go): nothing is in flight, it is
 // frozen, and its record is sent to another process (record.go), which keeps that until the client's

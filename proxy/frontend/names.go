@@ -31,7 +31,7 @@ const nameMark = "mcp-proxy:"
 func (l *relay) newName(own string) string { return nameMark + l.replicas.NewID() + ":" + own }
 
 // readName reads a JSON string, and finds the replica. It returns the JSON text without what newName
-// has added; false if that is not there.
+// has added; false if no replica has added it.
 func (l *relay) readName(raw json.RawMessage) (x name, own json.RawMessage, ok bool) {
 	text, _ := jsonrpc.Unquote(raw)
 	rest, marked := strings.CutPrefix(text, nameMark)
@@ -40,7 +40,9 @@ func (l *relay) readName(raw json.RawMessage) (x name, own json.RawMessage, ok b
 		return name{}, nil, false
 	}
 	x.own = rest
-	x.via, x.at = l.replicas.Owner(id)
+	if x.via, x.at = l.replicas.Owner(id); x.at == Nowhere {
+		return name{}, nil, false
+	}
 	if after, literally := bytes.CutPrefix(raw, []byte(`"`+nameMark+id+":")); literally {
 		return x, slices.Concat([]byte{'"'}, after), true
 	}
@@ -146,7 +148,7 @@ func (l *relay) toGiver(w http.ResponseWriter, r *http.Request, who *identity.Id
 			return true
 		case Here:
 			return false
-		case Gone, Nowhere: // the next one decides
+		case Gone, Nowhere: // the next one decides; no name has the latter
 		}
 	}
 	return false

@@ -122,9 +122,9 @@ func TestOnlyNames(t *testing.T) {
 		`{"resultType":"complete","content":[{"type":"text","text":"\u0041 requestState taskId"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}`,
 		`{"resultType":"input_required","requestState":"s","requestState":"s"}`,
 	} {
-		got, sent := f.ask(t, "a", "a", "tools/call", `"name":"mcp-proxy:b.0.mac:x","requestState":"mcp-proxy"`, `"result":`+result)
+		got, sent := f.ask(t, "a", "a", "tools/call", `"name":"mcp-proxy:b.0.mac:x","requestState":"mcp-proxy:forged:x"`, `"result":`+result)
 		wantText(t, got, `{"jsonrpc":"2.0","id":1,"result":`+result+`}`)
-		if want := `"name":"mcp-proxy:b.0.mac:x","requestState":"mcp-proxy",`; !strings.Contains(string(sent.Params), want) {
+		if want := `"name":"mcp-proxy:b.0.mac:x","requestState":"mcp-proxy:forged:x",`; !strings.Contains(string(sent.Params), want) {
 			t.Errorf("params %s, want %s", sent.Params, want)
 		}
 	}
@@ -179,12 +179,15 @@ func TestListenForTasks(t *testing.T) {
 		return member(t, got, "taskId")
 	}
 	a, b := name("a"), name("b")
-	gone := `"mcp-proxy:z.0.mac:t1"`
+	forged, gone := `"mcp-proxy:z.0.mac:t1"`, `"mcp-proxy:c.0.mac:t1"`
+	for _, r := range f.fleet {
+		r.sees("c", Gone)
+	}
 	for _, through := range []string{"c", "b", "a"} {
 		c := f.fleet[through].at("/mcp")
-		coming := c.send(c.modern("7", "subscriptions/listen", `"notifications":{"x":1,"taskIds":[`+gone+`,`+a+`,"old",`+b+`],"toolsListChanged":true}`))
+		coming := c.send(c.modern("7", "subscriptions/listen", `"notifications":{"x":1,"taskIds":[`+forged+`,`+gone+`,`+a+`,"old",`+b+`],"toolsListChanged":true}`))
 		sent := f.serve(t, "a", "")
-		if want := `"notifications":{"x":1,"taskIds":["t1","old"],"toolsListChanged":true}`; !strings.Contains(string(sent.Params), want) || sent.Orphan {
+		if want := `"notifications":{"x":1,"taskIds":[` + forged + `,"t1","old"],"toolsListChanged":true}`; !strings.Contains(string(sent.Params), want) || sent.Orphan {
 			t.Errorf("the session got %s, want %s", sent.Params, want)
 		}
 		conn := f.open["a"]
@@ -235,6 +238,28 @@ func TestNamedPlaces(t *testing.T) {
 		t.Error("a call without a state counts as that of another replica")
 	}
 	if n := f.fleet["a"].hops.Load(); n != 0 {
+		t.Errorf("%d requests were passed on", n)
+	}
+}
+
+// TestNamedWhileDraining: what a replica has that drains is asked of one that does not, wherever the
+// request arrives.
+func TestNamedWhileDraining(t *testing.T) {
+	f := newModernFleet(t, "a b c")
+	f.fleet["a"].ready = "c"
+	f.fleet["a"].Drain()
+	task := `"taskId":"mcp-proxy:a.0.mac:t1"`
+	for i, through := range []string{"a", "b", "c"} {
+		got, sent := f.ask(t, through, "c", "tasks/get", task, `"result":{"resultType":"complete","taskId":"t1"}`)
+		if !sent.Orphan || member(t, got, "taskId") != `"mcp-proxy:a.0.mac:t1"` || f.fleet["c"].hops.Load() != int32(i+1) {
+			t.Errorf("through %s: orphan %v, %d requests at c, the client got %s", through, sent.Orphan, f.fleet["c"].hops.Load(), got.Result)
+		}
+	}
+	f.fleet["c"].ready = "a"
+	f.fleet["c"].Drain()
+	c := f.fleet["b"].at("/mcp")
+	wantRefusal(t, c.do(c.modern("1", "tasks/get", task)), http.StatusServiceUnavailable, -32603)
+	if n := f.fleet["a"].hops.Load() + f.fleet["c"].hops.Load() + f.fleet["b"].hops.Load(); n != 3+2+maxHops {
 		t.Errorf("%d requests were passed on", n)
 	}
 }

@@ -132,10 +132,11 @@ func (l *relay) at(instance string) (via http.RoundTripper, at Where) {
 	return nil, Gone
 }
 
-// toReady passes on a request that would begin something here, while this replica drains. It returns
-// false, and has not answered, if no other replica may begin it.
+// toReady passes on a request that would begin something here, while this replica drains, or of the
+// modern era. Another replica may have passed it on to here because it names something of this one. It
+// returns false, and has not answered, if no other replica may serve it.
 func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Identity) bool {
-	if l == nil || isFromReplica(r.Context()) {
+	if l == nil || hopsOf(r.Context()) >= maxHops {
 		return false
 	}
 	via, ok := l.replicas.Ready()

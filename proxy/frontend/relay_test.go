@@ -344,7 +344,7 @@ func TestRelayAnswersOnce(t *testing.T) {
 }
 
 // TestDrainPassesOn: a replica that drains serves its sessions, and passes on what would begin
-// something, once.
+// something. If the next one drains, too, it does the same.
 func TestDrainPassesOn(t *testing.T) {
 	f := newFleet(t, "a b c", func(_ string, h *HTTP) { h.Serve = untilDone(echo) }, nil)
 	a, b := f["a"], f["b"]
@@ -382,9 +382,16 @@ func TestDrainPassesOn(t *testing.T) {
 	wantRefusal(t, a.at("/mcp").post(ping, "Mcp-Session-Id", "a.unknown.mac"), http.StatusNotFound, -32600)
 	b.Drain()
 	b.ready = "c"
+	wantBody(t, modern(), 404, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}`)
+	if third := a.connect("2025-11-25"); !strings.HasPrefix(third.session, "c.") || f["c"].hops.Load() != 2 {
+		t.Errorf("session %q, %d requests at c", third.session, f["c"].hops.Load())
+	}
+	f["c"].Drain()
+	f["c"].ready = "b"
+	before := b.hops.Load() + f["c"].hops.Load()
 	refused()
-	if n := f["c"].hops.Load(); n != 0 {
-		t.Errorf("%d requests had a second hop", n)
+	if n := b.hops.Load() + f["c"].hops.Load() - before; n != 2*maxHops {
+		t.Errorf("two requests had %d hops, want %d", n, 2*maxHops)
 	}
 	wantText(t, onlyMessage(t, other.post(ping)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	b.cut()

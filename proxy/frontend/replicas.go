@@ -72,7 +72,7 @@ type (
 )
 
 // maxHops bounds how often a request is passed on: to the replica that made its session, and from
-// there to where that was moved, and moved again.
+// there to where that was moved, and moved again, or to others that do not drain.
 const maxHops = 3
 
 // hopsOf returns how often the request with ctx was passed on.
