@@ -65,6 +65,8 @@ type client struct {
 	over context.Context // done when the connection has ended, or nothing is waited for any more
 	end  context.CancelFunc
 
+	sending sync.RWMutex // held while an operation is sent
+
 	mu    sync.Mutex
 	last  int                      // of the ids of requests
 	asks  map[string]string        // requests of subscriptions: the server, by id
@@ -133,8 +135,10 @@ func (c *client) do(o *operation) {
 	done := c.wait[o.Nonce]
 	c.mu.Unlock()
 	c.aim(o)
+	c.sending.RLock()
 	c.rec.add(c.name, Sent, o.Nonce, string(encode(o)))
 	c.start(o)
+	c.sending.RUnlock()
 	switch {
 	case o.CancelAfter > 0:
 		if c.waits(done, o.CancelAfter) {
@@ -391,7 +395,13 @@ func (c *client) leave(how string) {
 	c.mu.Lock()
 	c.left = true
 	c.mu.Unlock()
-	c.rec.add(c.name, Left, "", how)
+	if how == "close" { // what was sent before it has an outcome
+		c.sending.Lock()
+		c.rec.add(c.name, Left, "", how)
+		c.sending.Unlock()
+	} else {
+		c.rec.add(c.name, Left, "", how)
+	}
 	c.wire.leave(how)
 	c.rec.add(c.name, Gone, "", "")
 	c.end()
