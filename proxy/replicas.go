@@ -196,7 +196,7 @@ func (r *replicas) leave() {
 }
 
 // members returns all replicas, this one first.
-func (r *replicas) members() (all []observe.Replica) {
+func (r *replicas) members(moves observe.Moves) (all []observe.Replica) {
 	if r == nil {
 		return nil
 	}
@@ -207,6 +207,7 @@ func (r *replicas) members() (all []observe.Replica) {
 			Linked: m.Linked, Unreachable: m.Down, Differs: m.Digest != members[0].Digest,
 		})
 	}
+	all[0].Moves = &moves
 	return all
 }
 

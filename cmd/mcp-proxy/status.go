@@ -185,6 +185,9 @@ func replicaRows(now *proxy.Snapshot) *rows {
 		if m.Self {
 			notes = append(notes, "this one")
 		}
+		if m.Moves != nil && m.Moves.Taken > 0 {
+			notes = append(notes, fmt.Sprintf("has taken %d sessions of others, %d not used since", m.Moves.Taken, m.Moves.Waiting))
+		}
 		if m.Linked {
 			notes = append(notes, "linked")
 		}

@@ -128,6 +128,17 @@ type Replica struct {
 	Differs  bool   `json:"differs,omitzero"` // its configuration is not that of this process
 
 	Unreachable bool `json:"unreachable,omitzero"` // the link to it was lost, or could not be made
+
+	Moves *Moves `json:"moves,omitempty"` // of sessions; of this process only
+}
+
+// Moves are what became of sessions that moved from one replica to another.
+type Moves struct {
+	Waiting int `json:"waiting"` // sessions of others that are here, and that their clients have not used since
+	Taken   int `json:"taken"`   // sessions that others have moved here, so far
+	Resumed int `json:"resumed"` // those of them that their clients have used since
+	Found   int `json:"found"`   // sessions that were found at another replica than the one that made them, which is gone
+	Missing int `json:"missing"` // those that nobody had
 }
 
 // Health is the output of healthcheck.

@@ -45,12 +45,22 @@ func (f *lookups) find(ctx context.Context, id string, l *relay) (via http.Round
 	switch {
 	case via != nil:
 		f.remember(id, instance)
+		l.open.found(1, 0)
 		return via, There
 	case !sure:
 		return nil, Away
 	}
 	f.remember(id, "")
+	l.open.found(0, 1)
 	return nil, Nowhere
+}
+
+// found counts lookups.
+func (o *openSessions) found(some, none int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.moves.Found += some
+	o.moves.Missing += none
 }
 
 func (f *lookups) remember(id, instance string) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 const (
@@ -67,7 +68,18 @@ func (o *openSessions) keep(r *record, text []byte) bool {
 	}
 	o.records.byID[r.ID] = k
 	o.records.bytes += len(text)
+	o.moves.Taken++
 	return true
+}
+
+// Moves returns what became of sessions that have moved here, and of those that were looked for.
+func (h *HTTP) Moves() observe.Moves {
+	h.init()
+	h.open.mu.Lock()
+	defer h.open.mu.Unlock()
+	all := h.open.moves
+	all.Waiting = len(h.open.records.byID)
+	return all
 }
 
 // drop removes a record, unless its session has begun.
@@ -100,6 +112,7 @@ func (o *openSessions) has(id string) bool {
 // adoptLocked returns the session of a record, which its caller starts.
 func (o *openSessions) adoptLocked(k *keptRecord, from caller) *httpSession {
 	o.dropLocked(k.ID, k)
+	o.moves.Resumed++
 	s := o.newSession(k.ID, from)
 	s.resume(k.record, from, k.Digest != o.digest())
 	o.counted++

@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // resumes plays the servers of a session that has moved to r: it returns the session's Conn after its
@@ -99,6 +100,9 @@ func TestMoved(t *testing.T) {
 		t.Errorf("questions begin after %d", n)
 	}
 
+	if got, want := b.Moves(), (observe.Moves{Taken: 1, Resumed: 1}); got != want {
+		t.Errorf("b counts %+v, want %+v", got, want)
+	}
 	a.sees("b", There)
 	for _, r := range []*replica{b, c} {
 		r.sees("a", Gone)
@@ -116,6 +120,9 @@ func TestMoved(t *testing.T) {
 	}
 	wantRefusal(t, client.through(c).post(ping), http.StatusNotFound, -32600)
 	wantRefusal(t, client.through(b).post(ping), http.StatusNotFound, -32600)
+	if got, want := c.Moves(), (observe.Moves{Found: 1}); got != want {
+		t.Errorf("c counts %+v, want %+v", got, want)
+	}
 }
 
 // TestMovedEvents: what a client has not read moves along, and Last-Event-ID goes on. A question that it

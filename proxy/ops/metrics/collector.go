@@ -28,27 +28,30 @@ var (
 
 // Our own metrics.
 var (
-	build         = describe("mcp_proxy_build_info", "Build of the program.", "version", "goversion")
-	calls         = describe("mcp_proxy_calls_total", "Finished client requests.", "principal", "outcome")
-	callsOpen     = describe("mcp_proxy_calls_in_flight", "Client requests in flight.")
-	requestsOpen  = describe("mcp_proxy_requests_in_flight", "Requests to upstreams in flight.", "upstream")
-	suspended     = describe("mcp_proxy_suspended_calls", "Calls suspended until the client answers a server's question.", "upstream")
-	listens       = describe("mcp_proxy_listens", "Open subscriptions of clients.")
-	queueBytes    = describe("mcp_proxy_queue_bytes", "Bytes queued for clients and upstreams.", "side", "upstream")
-	sessionsOpen  = describe("mcp_proxy_sessions", "Client sessions.", "transport", "era")
-	sessionsMost  = describe("mcp_proxy_sessions_limit", "Maximum number of client sessions (limits.sessions), not counting stdio.")
-	up            = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here is failing and none of its servers runs, otherwise 1.", "upstream", "required")
-	serversNow    = describe("mcp_proxy_upstream_servers", "Servers and remote sessions that are starting, running or stopping.", "upstream", "state")
-	serverStarts  = describe("mcp_proxy_upstream_starts_total", "Starts of servers and remote sessions.", "upstream")
-	serverAgain   = describe("mcp_proxy_upstream_restarts_total", "Upstream restarts after a failure.", "upstream")
-	serverEnds    = describe("mcp_proxy_upstream_ends_total", "Ends of servers and remote sessions.", "upstream", "outcome", "cause")
-	linkUp        = describe("mcp_proxy_link_up", "1 while the link to a host is up, otherwise 0.", "link", "required")
-	replicas      = describe("mcp_proxy_replicas", "Proxies behind the same address, with this one.", "state")
-	replicaLinks  = describe("mcp_proxy_replica_links", "Links to other replicas: up, down, or idle while no request needed one.", "state")
-	forwards      = describe("mcp_proxy_replica_request_duration_seconds", "Duration of HTTP requests that were passed on to another replica, until their response ended.", "http_request_method", "outcome")
-	linkUpstreams = describe("mcp_proxy_link_upstreams", "Upstreams announced by a host.", "link")
-	linkLosses    = describe("mcp_proxy_link_losses_total", "Lost links.", "link")
-	refused       = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
+	build          = describe("mcp_proxy_build_info", "Build of the program.", "version", "goversion")
+	calls          = describe("mcp_proxy_calls_total", "Finished client requests.", "principal", "outcome")
+	callsOpen      = describe("mcp_proxy_calls_in_flight", "Client requests in flight.")
+	requestsOpen   = describe("mcp_proxy_requests_in_flight", "Requests to upstreams in flight.", "upstream")
+	suspended      = describe("mcp_proxy_suspended_calls", "Calls suspended until the client answers a server's question.", "upstream")
+	listens        = describe("mcp_proxy_listens", "Open subscriptions of clients.")
+	queueBytes     = describe("mcp_proxy_queue_bytes", "Bytes queued for clients and upstreams.", "side", "upstream")
+	sessionsOpen   = describe("mcp_proxy_sessions", "Client sessions.", "transport", "era")
+	sessionsMost   = describe("mcp_proxy_sessions_limit", "Maximum number of client sessions (limits.sessions), not counting stdio.")
+	up             = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here is failing and none of its servers runs, otherwise 1.", "upstream", "required")
+	serversNow     = describe("mcp_proxy_upstream_servers", "Servers and remote sessions that are starting, running or stopping.", "upstream", "state")
+	serverStarts   = describe("mcp_proxy_upstream_starts_total", "Starts of servers and remote sessions.", "upstream")
+	serverAgain    = describe("mcp_proxy_upstream_restarts_total", "Upstream restarts after a failure.", "upstream")
+	serverEnds     = describe("mcp_proxy_upstream_ends_total", "Ends of servers and remote sessions.", "upstream", "outcome", "cause")
+	linkUp         = describe("mcp_proxy_link_up", "1 while the link to a host is up, otherwise 0.", "link", "required")
+	replicas       = describe("mcp_proxy_replicas", "Proxies behind the same address, with this one.", "state")
+	replicaLinks   = describe("mcp_proxy_replica_links", "Links to other replicas: up, down, or idle while no request needed one.", "state")
+	replicaWaiting = describe("mcp_proxy_replica_sessions_waiting", "Sessions that other replicas have moved here, and that their clients have not used since.")
+	replicaMoves   = describe("mcp_proxy_replica_sessions_total", "Sessions that other replicas have moved here: taken, and resumed by their clients.", "outcome")
+	replicaLookups = describe("mcp_proxy_replica_lookups_total", "Searches for the session of a replica that is gone.", "outcome")
+	forwards       = describe("mcp_proxy_replica_request_duration_seconds", "Duration of HTTP requests that were passed on to another replica, until their response ended.", "http_request_method", "outcome")
+	linkUpstreams  = describe("mcp_proxy_link_upstreams", "Upstreams announced by a host.", "link")
+	linkLosses     = describe("mcp_proxy_link_losses_total", "Lost links.", "link")
+	refused        = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
 )
 
 // described are all metrics.
@@ -177,6 +180,13 @@ func collectReplicas(o out, all []observe.Replica) {
 	}
 	for state, n := range links {
 		o.gauge(replicaLinks, float64(n), state)
+	}
+	if m := all[0].Moves; m != nil {
+		o.gauge(replicaWaiting, float64(m.Waiting))
+		o.counter(replicaMoves, int64(m.Taken), "taken")
+		o.counter(replicaMoves, int64(m.Resumed), "resumed")
+		o.counter(replicaLookups, int64(m.Found), "found")
+		o.counter(replicaLookups, int64(m.Missing), "missing")
 	}
 }
 
