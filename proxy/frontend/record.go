@@ -164,7 +164,8 @@ func (o *eventStreams) restore(r recordedStream) {
 		st = o.newStream(&eventStream{number: r.Number})
 		o.numbered[r.Number] = st
 	}
-	st.first, st.sent = max(r.First, 1), r.Sent
+	st.first = max(r.First, 1)
+	st.sent = min(max(r.Sent, 0), st.lastEvent()+len(r.Events))
 	for _, data := range r.Events {
 		e := event{data: data}
 		if m, err := jsonrpc.DecodeOwn(data); err == nil {
