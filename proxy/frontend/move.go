@@ -50,6 +50,7 @@ type keptRecord struct {
 	text   []byte
 	expiry *time.Timer   // nil: never
 	frozen chan struct{} // it is being moved; closed when it is over
+	taker  string        // as in httpSession
 }
 
 // keep stores a record for a session. It returns false if there is no room, or if this replica leaves.
@@ -57,7 +58,7 @@ func (o *openSessions) keep(r *record, text []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.byID[r.ID] != nil || o.records.byID[r.ID] != nil:
+	case o.byID[r.ID] != nil || o.records.byID[r.ID] != nil || o.moved[r.ID] != "":
 		return true // it was sent again
 	case o.draining || o.records.bytes+len(text) > maxRecords:
 		return false
@@ -116,6 +117,7 @@ func (o *openSessions) adoptLocked(k *keptRecord, from caller) *httpSession {
 	s := o.newSession(k.ID, from)
 	s.resume(k.record, from, k.Digest != o.digest())
 	o.counted++
+	o.adopted++
 	o.wg.Add(1)
 	o.byID[k.ID] = s
 	return s
@@ -124,15 +126,17 @@ func (o *openSessions) adoptLocked(k *keptRecord, from caller) *httpSession {
 // entered returns the leave of a session that has moved here. It does not count against the bounds, since
 // it was admitted elsewhere.
 func (o *openSessions) entered(from caller) (leave func()) {
-	if o.admit == nil {
-		return o.leave
-	}
-	left, refusal := o.admit(from.who)
-	if refusal != nil {
-		return o.leave
+	left := func() {}
+	if o.admit != nil {
+		if admitted, refusal := o.admit(from.who); refusal == nil {
+			left = admitted
+		}
 	}
 	return func() {
 		left()
+		o.mu.Lock()
+		o.adopted--
+		o.mu.Unlock()
 		o.leave()
 	}
 }
@@ -289,6 +293,7 @@ type mover struct {
 	replicas Replicas
 	room     chan struct{}
 	wg       sync.WaitGroup
+	ctx      context.Context // of what is sent; set by run
 
 	mu    sync.Mutex
 	moved int // guarded by mu
@@ -300,37 +305,52 @@ func (m *mover) run(ctx context.Context) int {
 		ctx, cancel = context.WithDeadline(ctx, end.Add(-min(moveTime, time.Until(end)/4)))
 		defer cancel()
 	}
+	var stop context.CancelFunc
+	m.ctx, stop = context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(moveTime, stop) })()
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
 	for {
 		forced := ctx.Err() != nil
 		sessions, records := m.open.toMove()
-		for _, k := range records {
-			if m.open.freeze(k) {
-				m.start(func() {
-					m.send(k.text, k.ID)
-					m.open.drop(k.ID, k)
-					close(k.frozen)
-				})
-			}
-		}
-		for _, s := range sessions {
-			if s.freeze(forced) {
-				m.start(func() { m.move(s) })
-			}
+		if forced || m.anybody() {
+			m.sweep(sessions, records, forced)
 		}
 		if forced || len(sessions)+len(records) == 0 {
 			m.wg.Wait()
-			if sessions, _ = m.open.toMove(); len(sessions) == 0 || forced {
-				break
-			}
+			return m.moved
 		}
 		select {
 		case <-sweep.C:
 		case <-ctx.Done():
 		}
 	}
-	return m.moved
+}
+
+// anybody reports whether sessions may be sent somewhere now, or nowhere ever.
+func (m *mover) anybody() bool {
+	all := m.replicas.Others()
+	return len(all) == 0 || slices.ContainsFunc(all, func(o Other) bool { return o.Ready && o.Via != nil })
+}
+
+// sweep begins to move those that are not in use, or all.
+func (m *mover) sweep(sessions []*httpSession, records []*keptRecord, forced bool) {
+	for _, k := range records {
+		if m.open.freeze(k) {
+			m.start(func() {
+				if m.send(k.text, k.ID, &k.taker) || forced || len(m.replicas.Others()) == 0 {
+					m.open.drop(k.ID, k)
+				}
+				m.open.thaw(k)
+			})
+		}
+	}
+	for _, s := range sessions {
+		if s.freeze(forced) {
+			m.start(func() { m.move(s, forced) })
+		}
+	}
 }
 
 func (m *mover) start(fn func()) {
@@ -371,10 +391,23 @@ func (o *openSessions) freeze(k *keptRecord) bool {
 // freeze makes the requests of a session wait, unless something is in flight and forced is not set. It
 // returns false if the session is in use, frozen already, or over.
 func (s *httpSession) freeze(forced bool) bool {
-	busy := s.isBusy()
+	if !s.freezeIdle(forced) {
+		return false
+	}
+	if s.isBusy() && !forced { // asked last, since a response may begin a task
+		s.thaw()
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	idle := s.idle.open == s.gets && s.pending.Len() == 0 && s.in.Len() == 0 && s.resuming == nil && !busy
+	s.out.release()
+	return true
+}
+
+func (s *httpSession) freezeIdle(forced bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	idle := s.idle.open == s.gets && s.pending.Len() == 0 && s.in.Len() == 0 && s.resuming == nil
 	if s.frozen != nil || s.in.Err() != nil || !idle && !forced {
 		return false
 	}
@@ -383,25 +416,42 @@ func (s *httpSession) freeze(forced bool) bool {
 	for id := range s.pending.Each {
 		s.failLocked(id, ending(jsonrpc.InFlight))
 	}
-	s.out.release()
 	return true
 }
 
-// move moves a frozen session. If there is nobody to take it, it ends.
-func (m *mover) move(s *httpSession) {
+// move moves a frozen session. If nobody takes it, it goes on, and it ends if it is forced to, or if
+// nobody is left to take it.
+func (m *mover) move(s *httpSession, forced bool) {
 	s.awaitReaders()
 	s.mu.Lock()
 	var text []byte
-	if s.established || s.resuming != nil {
+	if (s.established || s.resuming != nil) && !s.said.tooMuch {
 		text = s.recordLocked(m.replicas.Digest()).encode()
 	}
 	s.mu.Unlock()
-	why := errStopped
-	if text != nil && len(text) <= maxRecord && m.send(text, s.id) {
-		why = errMoved
+	switch movable := text != nil && len(text) <= maxRecord; {
+	case movable && m.send(text, s.id, &s.taker):
+		s.end(errMoved, true)
+	case !movable || forced || len(m.replicas.Others()) == 0:
+		s.end(errStopped, true)
 	}
-	s.end(why, why == errMoved)
+	s.thaw()
+}
+
+// thaw lets the requests of a session go on: it is over, or was not moved.
+func (s *httpSession) thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	close(s.frozen)
+	s.frozen, s.out.released = nil, false
+}
+
+// thaw is that of a session whose record was to be moved.
+func (o *openSessions) thaw(k *keptRecord) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(k.frozen)
+	k.frozen = nil
 }
 
 // awaitReaders waits until no connection carries a stream of s, and ends those that take too long.
@@ -423,23 +473,22 @@ func (s *httpSession) awaitReaders() {
 }
 
 // send gives a record to another replica, and remembers which. One that has not answered may have the
-// session, and is asked again until it is gone.
-func (m *mover) send(text []byte, id string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), moveTimeout)
+// session, so it is asked again until it is gone: *taker is its instance, also for the next send.
+func (m *mover) send(text []byte, id string, taker *string) bool {
+	ctx, cancel := context.WithTimeout(m.ctx, moveTimeout)
 	defer cancel()
 	refused := make(map[string]bool)
-	asked := ""
 	for ctx.Err() == nil {
-		to := pick(m.replicas.Others(), asked, refused)
+		to := pick(m.replicas.Others(), *taker, refused)
 		if to == nil {
 			return false
 		}
-		asked = to.Instance
+		*taker = to.Instance
 		switch status, err := put(ctx, to.Via, text); {
 		case err != nil:
 			rest(ctx, sweepEvery)
 		case status != http.StatusNoContent:
-			refused[asked], asked = true, ""
+			refused[*taker], *taker = true, ""
 		default:
 			m.open.movedTo(id, to.Instance)
 			m.mu.Lock()

@@ -66,32 +66,51 @@ type saidOnce struct {
 	Initialized json.RawMessage            `json:"initialized,omitempty"` // params; {} for none
 	Level       json.RawMessage            `json:"level,omitempty"`       // params of logging/setLevel
 	Subscribed  map[string]json.RawMessage `json:"subscribed,omitempty"`  // params of resources/subscribe, by URI
+
+	size    int  // bytes of all
+	tooMuch bool // for maxSaid; then nothing is remembered
 }
+
+// maxSaid bounds what a client says once, in bytes. A session that exceeds it does not move.
+const maxSaid = 512 << 10
 
 // note remembers m if it is of that kind. Whether its server accepts it does not matter: a server that
 // refuses it will refuse it again.
 func (s *saidOnce) note(m *jsonrpc.Message) {
 	switch m.Method {
 	case mcp.MethodInitialize:
-		s.Initialize = bytes.Clone(m.Params)
+		s.Initialize = s.keep(s.Initialize, m.Params)
 	case mcp.MethodInitialized:
-		if s.Initialized = bytes.Clone(m.Params); s.Initialized == nil {
+		if s.Initialized = s.keep(s.Initialized, m.Params); s.Initialized == nil {
 			s.Initialized = json.RawMessage("{}")
 		}
 	case mcp.MethodSetLevel:
-		s.Level = bytes.Clone(m.Params)
+		s.Level = s.keep(s.Level, m.Params)
 	case mcp.MethodSubscribe:
 		if uri, ok := mcp.KeyOf(m); ok {
 			if s.Subscribed == nil {
 				s.Subscribed = make(map[string]json.RawMessage)
 			}
-			s.Subscribed[uri] = bytes.Clone(m.Params)
+			s.Subscribed[uri] = s.keep(s.Subscribed[uri], m.Params)
 		}
 	case mcp.MethodUnsubscribe:
 		if uri, ok := mcp.KeyOf(m); ok {
+			s.size -= len(s.Subscribed[uri])
 			delete(s.Subscribed, uri)
 		}
 	}
+	if s.size > maxSaid {
+		*s = saidOnce{tooMuch: true}
+	}
+}
+
+// keep returns a copy of params that replaces other ones.
+func (s *saidOnce) keep(before, params json.RawMessage) json.RawMessage {
+	if s.tooMuch {
+		return nil
+	}
+	s.size += len(params) - len(before)
+	return bytes.Clone(params)
 }
 
 // again returns the messages that say all of it again, the first one alone, and the URIs of the
@@ -128,33 +147,52 @@ func (s *httpSession) recordLocked(digest string) *record {
 	}
 }
 
-// record returns the events that a client may still fetch, the newest of each stream.
+// record returns the events that a client may still fetch: those that it has not got, and then, as far
+// as there is room, those before them.
 func (o *eventStreams) record() (all []recordedStream) {
-	left := maxRecorded
+	streams := []*eventStream{o.standalone}
 	for _, st := range o.numbered {
 		if len(st.events) > 0 {
-			all = append(all, st.record(&left))
+			streams = append(streams, st)
 		}
 	}
-	return append(all, o.standalone.record(&left))
+	left := maxRecorded
+	for _, st := range streams {
+		all = append(all, recordedStream{Number: st.number, First: st.first + st.got(), Sent: st.sent, Events: st.unread(&left)})
+	}
+	for i, st := range streams {
+		r := &all[i]
+		for _, e := range slices.Backward(st.events[:st.got()]) {
+			if left -= len(e.data); left < 0 {
+				return all
+			}
+			r.First--
+			r.Events = slices.Insert(r.Events, 0, e.data)
+		}
+	}
+	return all
 }
 
-func (st *eventStream) record(left *int) recordedStream {
-	// Nobody waits any more for the answer to a question that the client has not got. It does not know
-	// the numbers of those either, so they are given again.
-	sent := min(max(st.sent-st.first+1, 0), len(st.events))
-	unsent := slices.DeleteFunc(slices.Clone(st.events[sent:]), func(e event) bool { return !e.response && !e.id.IsZero() })
-	events := slices.Concat(st.events[:sent], unsent)
-	from := len(events)
-	for from > 0 && *left >= len(events[from-1].data) {
-		from--
-		*left -= len(events[from].data)
+// got returns how many of the events the client has got.
+func (st *eventStream) got() int { return min(max(st.sent-st.first+1, 0), len(st.events)) }
+
+// unread returns the events that the client has not got, as far as there is room: the newest. Their
+// numbers do not matter. A response that is too large becomes an error. Nobody waits any more for the
+// answers to questions.
+func (st *eventStream) unread(left *int) (events [][]byte) {
+	for _, e := range slices.Backward(st.events[st.got():]) {
+		data := e.data
+		switch fits := len(data) <= *left; {
+		case !e.response && (!fits || !e.id.IsZero()):
+			continue
+		case !fits:
+			data = jsonrpc.NewError(e.id, unreadable()).Append(nil)
+		}
+		*left -= len(data)
+		events = append(events, data)
 	}
-	r := recordedStream{Number: st.number, First: st.first + from, Sent: st.sent}
-	for _, e := range events[from:] {
-		r.Events = append(r.Events, e.data)
-	}
-	return r
+	slices.Reverse(events)
+	return events
 }
 
 // restore adds a recorded stream. It belongs to a session that nobody uses yet.

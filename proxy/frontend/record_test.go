@@ -18,7 +18,7 @@ import (
 // aRecord has each member of a record.
 const aRecord = `{"v":1,"id":"a.1.mac","kind":"jwt","issuer":"i","name":"n","upstream":"files","user":"u","moves":2,"protocol":"2025-11-25","digest":"d",` +
 	`"said":{"initialize":{"protocolVersion":"2025-11-25"},"initialized":{},"level":{"level":"info"},"subscribed":{"x:y":{"uri":"x:y","é":"<\ud800>"}}},` +
-	`"last":4,"streams":[{"n":4,"first":1,"sent":1,"events":["eyJqc29ucnBjIjoiMi4wIiwibWV0aG9kIjoiYSJ9","eyJqc29ucnBjIjoiMi4wIiwiaWQiOjEsInJlc3VsdCI6e319"]},{"n":0,"first":3,"sent":2}],"later":[1]}`
+	`"last":4,"streams":[{"n":0,"first":3,"sent":2},{"n":4,"first":1,"sent":1,"events":["eyJqc29ucnBjIjoiMi4wIiwibWV0aG9kIjoiYSJ9","eyJqc29ucnBjIjoiMi4wIiwiaWQiOjEsInJlc3VsdCI6e319"]}],"later":[1]}`
 
 // FuzzRecord: what a replica of any version sends is a session, or refused; and the record of that
 // session has the same content, whatever it may not know of left out.

@@ -106,14 +106,11 @@ func (l *relay) place(ctx context.Context, id string) (via http.RoundTripper, at
 	if instance := l.open.whereTo(id); instance != "" && hops < maxHops {
 		if via, at := l.at(instance); at != Gone {
 			return via, at
-		}
+		} // it has moved on
 	} else if hops > 0 {
 		return nil, Nowhere
 	} else if via, at := l.replicas.Owner(id); at != Gone {
 		return via, at
-	}
-	if hops > 0 {
-		return nil, Gone
 	}
 	return l.found.find(ctx, id, l)
 }

@@ -51,7 +51,8 @@ type httpSession struct {
 	moves    int64         // how often the session has moved
 	gets     int           // GETs being served
 	resuming *resumption   // nil unless it has just moved here
-	frozen   chan struct{} // it is being moved; closed when it is over
+	frozen   chan struct{} // it is being moved; closed when that is over
+	taker    string        // the replica that may have it already; owned by the mover
 }
 
 func newHTTPSession(id string, of caller, u *principalBacklog) *httpSession {
@@ -89,6 +90,9 @@ func (s *httpSession) answerLocked(m *jsonrpc.Message) { s.in.Force(jsonrpc.Queu
 func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.frozen != nil || errors.Is(s.in.Err(), errMoved) {
+		return nil, errMoved
+	}
 	var rd *reader
 	for i, m := range messages {
 		if !m.IsRequest() {

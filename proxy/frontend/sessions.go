@@ -41,6 +41,7 @@ type openSessions struct {
 	records  sessionRecords
 	moves    observe.Moves           // without Waiting
 	counted  int                     // number of open connections
+	adopted  int                     // those of them that have moved here, and do not count against max
 	byID     map[string]*httpSession // sessions that a client may still use
 }
 
@@ -70,7 +71,7 @@ func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identi
 // count counts one more connection. If there are too many it answers 503 and returns false.
 func (o *openSessions) count(w http.ResponseWriter) bool {
 	o.mu.Lock()
-	draining, full := o.draining, o.counted >= o.max
+	draining, full := o.draining, o.counted-o.adopted >= o.max
 	if !draining && !full {
 		o.counted++
 		o.wg.Add(1)

@@ -233,6 +233,10 @@ func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSes
 		refuse(w, http.StatusBadRequest, "a request with this id is in flight")
 		return
 	}
+	if errors.Is(err, errMoved) { // while the body was read, at the end of the drain
+		refuseMoved(w, messages, batch)
+		return
+	}
 	if err == nil {
 		err = s.deliver(r.Context(), rd, messages)
 	}
@@ -244,6 +248,21 @@ func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSes
 	default:
 		w.WriteHeader(http.StatusAccepted)
 	}
+}
+
+// refuseMoved answers messages that came too late for a session that moves.
+func refuseMoved(w http.ResponseWriter, messages []*jsonrpc.Message, batch bool) {
+	var responses []event
+	for _, m := range messages {
+		if m.IsRequest() {
+			responses = append(responses, event{data: jsonrpc.NewError(m.ID, ending(jsonrpc.NotSent)).Append(nil)})
+		}
+	}
+	if len(responses) == 0 {
+		unavailable(w, "the session is being moved")
+		return
+	}
+	writeJSON(w, http.StatusOK, joined(responses, batch))
 }
 
 func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the session has ended") }

@@ -1,0 +1,256 @@
+package frontend
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
+)
+
+// A session that has moved twice is found although its first replica is still there.
+func TestMovedTwiceWhileFirstDrains(t *testing.T) {
+	f := newFleet(t, "a b c d", nil, nil)
+	a, b, c, d := f["a"], f["b"], f["c"], f["d"]
+	client, old := a.connectManual("2025-06-18")
+	a.sees("c", Away)
+	a.sees("d", Away)
+	a.leaves(t)
+	wantRecvEnds(t, old, errMoved)
+	b.sees("a", Gone)
+	b.sees("d", Away)
+	b.leaves(t)
+	a.sees("c", There)
+	a.sees("d", There)
+	for _, r := range []*replica{a, c, d} {
+		r.sees("b", Gone) // a is still there: it waits for another session
+	}
+	b.cut()
+	next := client.through(d)
+	resp := next.send(next.request("POST", fmt.Sprintf(call, 2)))
+	select {
+	case conn := <-c.conns:
+		m := conntest.Recv(t, conn)
+		conn.Send(initializeResult(m))
+		conntest.Recv(t, conn)
+		conn.Send(result(2))
+		wantStatus(t, conntest.Await(t, "response", resp), 200)
+	case r := <-resp:
+		body, _ := io.ReadAll(r.Body)
+		t.Fatalf("%d %s, want that of c", r.StatusCode, body)
+	}
+}
+
+// The other replica accepts connections and does not answer.
+func TestMoveEndsInTime(t *testing.T) {
+	over := make(chan struct{})
+	f := newFleet(t, "a b", nil, func(name string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == replicaPath {
+				select {
+				case <-over:
+				case <-r.Context().Done():
+				}
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	defer close(over)
+	a := f["a"]
+	for range 100 {
+		a.connectManual("2025-06-18")
+	}
+	a.Drain()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	began := time.Now()
+	a.Move(ctx)()
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("Move with a deadline of 2 s took %v", took)
+	}
+}
+
+// Subscriptions that the server refuses.
+func TestMovedSubscriptionsAreBounded(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	a := f["a"]
+	client, old := a.connectManual("2025-06-18")
+	pad := strings.Repeat("x", 1<<20)
+	for i := range 64 {
+		p := client.send(client.request("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/subscribe","params":{"uri":"x:%d","_meta":{"x":"%s"}}}`, 10+i, i, pad)))
+		m := conntest.Recv(t, old)
+		old.Send(jsonrpc.NewError(m.ID, jsonrpc.InvalidParams("no such resource")))
+		wantStatus(t, conntest.Await(t, "response", p), 200)
+	}
+	s := a.only()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, p := range s.said.Subscribed {
+		n += len(p)
+	}
+	if n > 4<<20 {
+		t.Errorf("a session holds %d bytes of subscriptions that were all refused; its record is larger than maxRecord", n)
+	}
+}
+
+// A POST whose body comes after the session was frozen at the end of the drain.
+func testMovedLateBody(t *testing.T, after time.Duration) {
+	f := newFleet(t, "a b", nil, nil)
+	a, b := f["a"], f["b"]
+	client, old := a.connectManual("2025-06-18")
+	go func() { // the server takes the call, and does not answer
+		for {
+			if _, err := old.Recv(); err != nil {
+				return
+			}
+		}
+	}()
+	r, w := io.Pipe()
+	req := client.request("POST", "x")
+	req.Body, req.ContentLength = r, -1
+	req.GetBody = nil
+	resp := client.send(req)
+	io.WriteString(w, "{")
+	conntest.Eventually(t, "it is held", func() bool { return a.only().holds().open == 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	a.Drain()
+	wait := a.Move(ctx)
+	cancel()
+	time.Sleep(after)
+	io.WriteString(w, fmt.Sprintf(call, 1)[1:])
+	w.Close()
+	n := wait()
+	_ = b
+	got := conntest.Await(t, "response", resp)
+	body, _ := io.ReadAll(got.Body)
+	if got.StatusCode != 200 || !strings.Contains(string(body), `"id":1`) {
+		t.Errorf("%d sessions moved; the call got %d %q", n, got.StatusCode, body)
+	}
+}
+
+func TestMovedLateBodyLost(t *testing.T) { testMovedLateBody(t, 100*time.Millisecond) }
+func TestMovedLateBody404(t *testing.T)  { testMovedLateBody(t, 800*time.Millisecond) }
+
+// What the client has read takes the place of what it has not.
+func TestMovedReadBeforeUnread(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	a, b := f["a"], f["b"]
+	client, old := a.connectManual("2025-11-25")
+	post := newEvents(t, client.post(fmt.Sprintf(call, 1)))
+	conntest.Recv(t, old)
+	post.one()
+	old.Send(jsonrpc.NewResult(jsonrpc.IntID(1), json.RawMessage(`"`+strings.Repeat("x", maxRecorded-100)+`"`)))
+	post.one()
+	post.end()
+	conntest.Eventually(t, "the response was sent", func() bool { return a.only().holds().open == 0 })
+	old.Send(jsonrpc.NewNotification("notifications/unread", json.RawMessage(`{"text":"`+strings.Repeat("y", 1000)+`"}`)))
+	a.leaves(t)
+	b.sees("a", Gone)
+	client = client.through(b)
+	stream := newEvents(t, client.get())
+	b.resumes(t, false)
+	stream.one() // priming
+	s := b.only()
+	s.mu.Lock()
+	n := len(s.out.standalone.events)
+	s.mu.Unlock()
+	if n != 1 {
+		t.Errorf("%d unread notifications moved, want 1", n)
+	}
+	stream.close()
+}
+
+// A large response that the client has not got.
+func TestMovedLargeUnread(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	a, b := f["a"], f["b"]
+	client, old := a.connectManual("2025-11-25")
+	post := newEvents(t, client.post(fmt.Sprintf(call, 1)))
+	conntest.Recv(t, old)
+	last := post.one().LastEventID
+	post.close()
+	conntest.Eventually(t, "the drop is noticed", func() bool { return a.only().holds().open == 0 })
+	old.Send(jsonrpc.NewResult(jsonrpc.IntID(1), json.RawMessage(`"`+strings.Repeat("x", maxRecorded)+`"`)))
+	a.leaves(t)
+	b.sees("a", Gone)
+	client = client.through(b)
+	r := client.send(client.request("GET", "", "Last-Event-ID", last))
+	b.resumes(t, false)
+	resp := conntest.Await(t, "response", r)
+	body, _ := io.ReadAll(resp.Body)
+	if !strings.Contains(string(body), `"id":1`) {
+		t.Errorf("the stream of call 1 gave %d %.200q, want a response or an error", resp.StatusCode, body)
+	}
+}
+
+// The link to the only other replica is down for a moment.
+func TestMovedLinkBlip(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	a, b := f["a"], f["b"]
+	a.connectManual("2025-06-18")
+	a.sees("b", Away)
+	time.AfterFunc(200*time.Millisecond, func() { a.sees("b", There) })
+	if n := a.leaves(t); n != 1 {
+		t.Errorf("%d sessions moved, want 1; 20 s were left", n)
+	}
+	_ = b
+}
+
+// A task begins while freeze looks.
+func TestMovedBusyRace(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	a := f["a"]
+	client, old := a.connectManual("2025-06-18")
+	p := client.send(client.request("POST", fmt.Sprintf(call, 1)))
+	conntest.Recv(t, old)
+	s := a.only()
+	task, first := false, true
+	s.KeepWhile(func() bool {
+		if first { // it looks, and then the call creates a task
+			first = false
+			task = true
+			old.Send(result(1))
+			conntest.Eventually(t, "the response is sent", func() bool { return s.holds().open == 0 })
+			return false
+		}
+		return task
+	})
+	if s.freeze(false) {
+		t.Error("a session whose client has an unfinished task is frozen")
+		close(s.frozen)
+		s.mu.Lock()
+		s.frozen = nil
+		s.mu.Unlock()
+	}
+	conntest.Await(t, "response", p)
+}
+
+// b takes the request, dies, and is declared dead 4 s later (up to 6 s). c is ready all the time.
+func TestMovedTakerDies(t *testing.T) {
+	var a *replica
+	f := newFleet(t, "a b c", nil, func(name string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if name == "b" && r.URL.Path == replicaPath {
+				a.sees("b", Away)
+				a.sees("c", There)
+				panic(http.ErrAbortHandler)
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	a = f["a"]
+	a.connectManual("2025-06-18")
+	a.sees("c", Away) // so that it begins with b
+	time.AfterFunc(4*time.Second, func() { a.sees("b", Gone) })
+	if n := a.leaves(t); n != 1 {
+		t.Errorf("%d sessions moved, want 1: c is ready, and 20 s were left", n)
+	}
+}
