@@ -25,7 +25,7 @@ func (p *Proxy) Snapshot() Snapshot {
 	return Snapshot{
 		Process: process, Traffic: p.traffic(),
 		Upstreams: p.host.snapshot(), Sessions: p.router.Sessions(), Links: p.links.snapshot(),
-		Replicas: p.replicas.members(p.front.Moves()),
+		Replicas: p.replicas.members(observe.Moves(p.front.Moves())),
 	}
 }
 

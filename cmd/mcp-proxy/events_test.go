@@ -214,7 +214,7 @@ func TestStory(t *testing.T) {
 		ID: "cccccccc", Time: at, Kind: proxy.ReplicaDied, Replica: "R1", What: "replica R1 (10.0.0.7:7946) died", Cause: "link lost",
 	}}, at)
 	if want = `cccccccc  replica R1 (10.0.0.7:7946) died
-  when   2026-01-01 15:04:05, 0ms ago
+  when   2026-01-02 15:04:05, 0s ago
   what   another replica did not answer any more, and was declared dead
   ran    for 1m00s, since 15:03:05
   cause  link lost

@@ -174,8 +174,11 @@ func (s *members) gone(instance string) (died bool) {
 	}
 	delete(s.others, instance)
 	change := Change{What: Left}
-	if !one.leaving { // requests that fail name the event of their link
+	if !one.leaving { // requests that fail name the event of their link, or that of the last one before it is up again
 		change = Change{What: Died, Event: cmp.Or(one.link.client.Event(), one.lost)}
+		if one.lost != "" && one.link.now() != linkUp {
+			change.Event = one.lost
+		}
 	}
 	one.link.end(errGone)
 	s.changedLocked(one, change)

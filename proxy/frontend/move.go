@@ -15,7 +15,6 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 const (
@@ -73,8 +72,17 @@ func (o *openSessions) keep(r *record, text []byte) bool {
 	return true
 }
 
-// Moves returns what became of sessions that have moved here, and of those that were looked for.
-func (h *HTTP) Moves() observe.Moves {
+// Moves are what became of sessions that have moved here, and of those that were looked for.
+type Moves struct {
+	Waiting int // moved here, and not used since
+	Taken   int // moved here, so far
+	Resumed int // those of them that were used since
+	Found   int // found at another replica than the one that made them, which is gone
+	Missing int // those that nobody had
+}
+
+// Moves returns what became of sessions so far.
+func (h *HTTP) Moves() Moves {
 	h.init()
 	h.open.mu.Lock()
 	defer h.open.mu.Unlock()

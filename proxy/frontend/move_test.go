@@ -12,7 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // resumes plays the servers of a session that has moved to r: it returns the session's Conn after its
@@ -100,7 +99,7 @@ func TestMoved(t *testing.T) {
 		t.Errorf("questions begin after %d", n)
 	}
 
-	if got, want := b.Moves(), (observe.Moves{Taken: 1, Resumed: 1}); got != want {
+	if got, want := b.Moves(), (Moves{Taken: 1, Resumed: 1}); got != want {
 		t.Errorf("b counts %+v, want %+v", got, want)
 	}
 	a.sees("b", There)
@@ -120,7 +119,7 @@ func TestMoved(t *testing.T) {
 	}
 	wantRefusal(t, client.through(c).post(ping), http.StatusNotFound, -32600)
 	wantRefusal(t, client.through(b).post(ping), http.StatusNotFound, -32600)
-	if got, want := c.Moves(), (observe.Moves{Found: 1}); got != want {
+	if got, want := c.Moves(), (Moves{Found: 1}); got != want {
 		t.Errorf("c counts %+v, want %+v", got, want)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
-	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
 // openSessions are all connections of clients over HTTP: sessions, WebSockets, and the connections
@@ -39,7 +38,7 @@ type openSessions struct {
 	moving   atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
 	moved    map[string]string // the instances to which they have gone
 	records  sessionRecords
-	moves    observe.Moves           // without Waiting
+	moves    Moves                   // without Waiting
 	counted  int                     // number of open connections
 	adopted  int                     // those of them that have moved here, and do not count against max
 	byID     map[string]*httpSession // sessions that a client may still use
