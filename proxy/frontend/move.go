@@ -327,6 +327,9 @@ func (m *mover) run(ctx context.Context) int {
 		}
 		if forced || len(sessions)+len(records) == 0 {
 			m.wg.Wait()
+			sessions, records = m.open.toMove()
+			m.sweep(sessions, records, true) // those that were being moved just now, and that nobody took
+			m.wg.Wait()
 			return m.moved
 		}
 		select {

@@ -251,7 +251,10 @@ func TestNotMoved(t *testing.T) {
 	})
 	a, b := f["a"], f["b"]
 	client, old := a.connectManual("2025-06-18")
-	if n := a.leaves(t); n != 0 {
+	a.Drain()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if n := a.Move(ctx)(); n != 0 {
 		t.Errorf("%d sessions were moved", n)
 	}
 	wantRecvEnds(t, old, errStopped)
