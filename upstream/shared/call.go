@@ -19,10 +19,9 @@ const (
 	// their tasks expire.
 	maxKeptCalls = 1024
 
-	// refusedFor is how long a cancelled call may take to end by itself after a question that it may
-	// have asked was refused: an error that ended its handler is its one stimulus. The cancellation may
-	// be that of its session, whose client has left. Most such calls have asked nothing, and so it is
-	// short.
+	// refusedFor is how long a call, whose client leaves, may take to end by itself after a question
+	// that it may have asked was refused: an error that ended its handler is its one stimulus. Most
+	// such calls have asked nothing, and so it is short.
 	refusedFor = 10 * time.Second
 )
 
@@ -157,10 +156,10 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	switch {
 	case c.Recall() || !c.Open():
 		return
-	case (m == nil || !c.Marked()) && c.endsLocked() > 0 && s.keepLocked(c):
-		if m != nil { // else forgetLocked does it
-			s.timers.After(c.endsLocked(), func() { s.cancelLate(c) })
-		}
+	case m == nil && c.endsLocked() > 0 && s.keepLocked(c):
+		return
+	case m != nil && !c.Marked() && clientLeft(m) && c.endsLocked() > 0 && s.keepLocked(c):
+		s.timers.After(c.endsLocked(), func() { s.cancelLate(c) })
 		return
 	case c.creates && s.keepLocked(c):
 		c.quiet = true
@@ -176,6 +175,13 @@ func (c *memberCall) cancelled(m *jsonrpc.Message, at jsonrpc.Span) {
 	case !c.creates:
 		s.tell(mcp.Cancellation(c.ID, jsonrpc.CauseClientGone.String()))
 	}
+}
+
+// clientLeft reports whether a session cancels a call because its client has left.
+func clientLeft(m *jsonrpc.Message) bool {
+	raw, _ := jsonrpc.Member(m.Params, "reason")
+	reason, _ := jsonrpc.Unquote(raw)
+	return reason == jsonrpc.CauseClientGone.String()
 }
 
 // endsLocked returns how long the call has to end by itself if its client has left, since an error for a question
