@@ -76,6 +76,7 @@ type (
 	Call     = observe.Call
 	Upstream = observe.Upstream
 	Link     = observe.Link
+	Moves    = observe.Moves
 	End      = observe.End
 	Event    = observe.Event
 	Loss     = observe.Loss
@@ -127,7 +128,12 @@ const (
 	ReplicaLeft    = observe.ReplicaLeft
 	ReplicaDied    = observe.ReplicaDied
 	ReplicaLost    = observe.ReplicaLost
-	HeardOf        = observe.HeardOf
+
+	SessionsMoved   = observe.SessionsMoved
+	SessionsAdopted = observe.SessionsAdopted
+	SessionsYielded = observe.SessionsYielded
+	SessionsLost    = observe.SessionsLost
+	HeardOf         = observe.HeardOf
 )
 
 // An answer and a kind of an [Explanation].

@@ -28,6 +28,7 @@ type replicas struct {
 	required bool // readiness waits for another one
 	log      *slog.Logger
 	passed   func(observe.Forwarded, observe.End) // nil for nobody
+	happened func(observe.Event)                  // nil for nobody
 	listened bool                                 // the ports are open; set by listen
 
 	ctx     context.Context // of the membership
@@ -36,9 +37,9 @@ type replicas struct {
 	running gate
 }
 
-// newReplicas returns the membership that cfg describes, nil for none. handler serves what other
-// replicas pass on. The error is a [config.Problems].
-func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas, error) {
+// newReplicas returns the membership that cfg describes, nil for none. front has the sessions, and serves
+// what other replicas pass on. The error is a [config.Problems].
+func newReplicas(cfg *config.Config, front *front, o Options) (*replicas, error) {
 	if cfg.Cluster.KeyFile == "" {
 		return nil, nil
 	}
@@ -48,7 +49,7 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	}
 	c, err := cluster.New(cluster.Options{
 		KeyFile: cfg.Cluster.KeyFile, Join: cfg.Cluster.Join, Listen: cfg.Cluster.Listen, Advertise: cfg.Cluster.Advertise,
-		Version: Version(), Digest: digestOf(cfg), Handler: handler, ConnContext: frontend.FromReplica,
+		Version: Version(), Digest: digestOf(cfg), Handler: front, ConnContext: frontend.FromReplica,
 		Happened: func(c cluster.Change) {
 			if o.Hooks.Happened != nil {
 				o.Hooks.Happened(replicaEvent(c))
@@ -59,9 +60,14 @@ func newReplicas(cfg *config.Config, handler http.Handler, o Options) (*replicas
 	if err != nil {
 		return nil, config.Problems{{Source: cfg.File, Key: "cluster", Text: err.Error()}}
 	}
-	r := &replicas{Cluster: c, required: cfg.Cluster.Required, log: o.Log, passed: o.Hooks.Forwarded}
+	r := &replicas{Cluster: c, required: cfg.Cluster.Required, log: o.Log, passed: o.Hooks.Forwarded, happened: o.Hooks.Happened}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.run = sync.OnceFunc(func() { c.Run(r.ctx) })
+	r.run = sync.OnceFunc(func() {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { front.Keep(r.ctx) })
+		c.Run(r.ctx)
+	})
 	return r, nil
 }
 
@@ -113,7 +119,7 @@ func (r *replicas) Owner(id string) (via http.RoundTripper, at frontend.Where) {
 // Others implements [frontend.Replicas].
 func (r *replicas) Others() (all []frontend.Other) {
 	for _, o := range r.Cluster.Others() {
-		all = append(all, frontend.Other{Instance: o.Instance, Ready: o.State == cluster.Ready, Via: o.Via})
+		all = append(all, frontend.Other{Instance: o.Instance, Since: o.Since, Ready: o.State == cluster.Ready, Via: o.Via})
 	}
 	return all
 }
@@ -138,6 +144,33 @@ func (r *replicas) Passed(method string, took time.Duration, err error) {
 	}
 	r.passed(observe.Forwarded{Method: method}, end)
 }
+
+// Became implements [frontend.Replicas].
+func (r *replicas) Became(what frontend.Became, instance string, n int) {
+	became := [...]struct {
+		kind observe.EventKind
+		what string
+	}{
+		frontend.Taken:   {observe.SessionsMoved, "moved here from"},
+		frontend.Adopted: {observe.SessionsAdopted, "continued here after the death of"},
+		frontend.Yielded: {observe.SessionsYielded, "ended here, since they had been continued by"},
+		frontend.Missing: {observe.SessionsLost, "lost with"},
+	}[what]
+	e := observe.Event{Sessions: n, EventLine: observe.EventLine{
+		ID: jsonrpc.NewEvent(), Time: time.Now(), Kind: became.kind, Replica: instance,
+		What: fmt.Sprintf("%d sessions %s replica %s", n, became.what, instance),
+	}}
+	if n == 1 {
+		e.What = fmt.Sprintf("1 session %s replica %s", became.what, instance)
+	}
+	r.log.Info("sessions and another replica", "event", e.ID, "what", e.What)
+	if r.happened != nil {
+		r.happened(e)
+	}
+}
+
+// Serves implements [frontend.Replicas].
+func (r *replicas) Serves(sessions int) { r.SetSessions(sessions) }
 
 // listen opens the ports.
 func (r *replicas) listen() error {
@@ -203,7 +236,7 @@ func (r *replicas) members(moves observe.Moves) (all []observe.Replica) {
 	members := r.Members()
 	for _, m := range members {
 		all = append(all, observe.Replica{
-			Instance: m.Instance, Self: m.Self, Address: m.Address, State: string(m.State), Version: m.Version,
+			Instance: m.Instance, Self: m.Self, Address: m.Address, State: string(m.State), Version: m.Version, Sessions: m.Sessions,
 			Linked: m.Linked, Unreachable: m.Down, Differs: m.Digest != members[0].Digest,
 		})
 	}

@@ -147,8 +147,12 @@ func TestReplicas(t *testing.T) {
 	if others := b.knows(t, 2); others[0].Address == at {
 		t.Error("the wrong replica has left")
 	}
-	if resp, text := b.say(t, session, `{"jsonrpc":"2.0","id":4,"method":"ping"}`); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("after its replica has left: %s %s", resp.Status, text)
+	if resp, text := b.say(t, session, `{"jsonrpc":"2.0","id":4,"method":"ping"}`); resp.StatusCode != http.StatusOK {
+		t.Errorf("after its replica had no time to leave: %s %s", resp.Status, text)
+	}
+	continued := slices.Concat(b.Snapshot().Sessions, c.Snapshot().Sessions)
+	if len(continued) != 1 || continued[0].Resumed != "adopted" {
+		t.Errorf("it continues as %+v", continued)
 	}
 	if n := len(b.events.ids(proxy.ReplicaJoined)); n != 2 {
 		t.Errorf("%d events of replicas that joined", n)

@@ -214,19 +214,23 @@ func (s *eventPrinter) clock(t time.Time) string {
 // about returns what happened, and details of the server.
 func (s *eventPrinter) about() string {
 	words := map[proxy.EventKind]string{
-		proxy.ServerEnded:    "the server of " + s.Upstream + " ended unexpectedly",
-		proxy.ServerNotBegun: s.Upstream + " did not start, or was not reached",
-		proxy.RequestsFailed: "requests to " + s.Upstream + " failed",
-		proxy.LoginRefused:   s.Upstream + " rejected our credentials",
-		proxy.ClientTooSlow:  "a client of " + s.Upstream + ", which others also use, did not read its messages",
-		proxy.LinkEnded:      "a link between a proxy and a host was lost",
-		proxy.StoppedInUse:   "the server of " + s.Upstream + " was stopped on purpose while requests waited for it",
-		proxy.NotOffered:     "a host announces " + s.Upstream + ", but its proxy does not offer it to clients",
-		proxy.ReplicaJoined:  "another replica was found",
-		proxy.ReplicaLeft:    "another replica said that it leaves, and has ended",
-		proxy.ReplicaDied:    "another replica did not answer any more, and was declared dead",
-		proxy.ReplicaLost:    "this replica could not reach another one, which was not declared dead",
-		proxy.HeardOf:        "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; this process did not see it",
+		proxy.ServerEnded:     "the server of " + s.Upstream + " ended unexpectedly",
+		proxy.ServerNotBegun:  s.Upstream + " did not start, or was not reached",
+		proxy.RequestsFailed:  "requests to " + s.Upstream + " failed",
+		proxy.LoginRefused:    s.Upstream + " rejected our credentials",
+		proxy.ClientTooSlow:   "a client of " + s.Upstream + ", which others also use, did not read its messages",
+		proxy.LinkEnded:       "a link between a proxy and a host was lost",
+		proxy.StoppedInUse:    "the server of " + s.Upstream + " was stopped on purpose while requests waited for it",
+		proxy.NotOffered:      "a host announces " + s.Upstream + ", but its proxy does not offer it to clients",
+		proxy.ReplicaJoined:   "another replica was found",
+		proxy.ReplicaLeft:     "another replica said that it leaves, and has ended",
+		proxy.ReplicaDied:     "another replica did not answer any more, and was declared dead",
+		proxy.ReplicaLost:     "this replica could not reach another one, which was not declared dead",
+		proxy.SessionsMoved:   "another replica leaves, and its sessions were moved here: their servers begin anew with the next request",
+		proxy.SessionsAdopted: "another replica has died, and its sessions were continued here: their servers have begun anew",
+		proxy.SessionsYielded: "sessions ended here: while this replica could not be reached, or stood still, another one has continued them",
+		proxy.SessionsLost:    "clients named sessions of a replica that is gone, and nobody has them: they initialize again",
+		proxy.HeardOf:         "the errors of " + cmp.Or(s.Upstream, "an upstream") + " name it; this process did not see it",
 	}[s.Kind]
 	var more []string
 	if s.Session != "" {
@@ -240,6 +244,9 @@ func (s *eventPrinter) about() string {
 	}
 	if s.Streams > 1 {
 		more = append(more, fmt.Sprint(s.Streams, " sessions at once"))
+	}
+	if s.Sessions > 0 {
+		more = append(more, count(s.Sessions, "session"))
 	}
 	if s.Requests > 0 {
 		more = append(more, count(s.Requests, "request"))
@@ -276,7 +283,8 @@ func (s *eventPrinter) cause() string {
 
 func (s *eventPrinter) inFlight() {
 	switch s.Kind {
-	case proxy.ServerNotBegun, proxy.LoginRefused, proxy.ReplicaJoined, proxy.ReplicaLeft, proxy.ReplicaLost, proxy.ReplicaDied, proxy.HeardOf:
+	case proxy.ServerNotBegun, proxy.LoginRefused, proxy.ReplicaJoined, proxy.ReplicaLeft, proxy.ReplicaLost, proxy.ReplicaDied, proxy.HeardOf,
+		proxy.SessionsMoved, proxy.SessionsAdopted, proxy.SessionsYielded, proxy.SessionsLost:
 		if s.InFlight == 0 {
 			return
 		}

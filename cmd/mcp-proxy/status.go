@@ -161,6 +161,9 @@ func clientRows(now *proxy.Snapshot, at time.Time) *rows {
 		if s.QueuedBytes > 0 {
 			note = size(s.QueuedBytes) + " wait to be sent"
 		}
+		if s.Resumed != "" {
+			note = strings.TrimPrefix(note+"; "+s.Resumed+" from another replica", "; ")
+		}
 		r.add(cmp.Or(s.Client, "?"), s.ID, s.Principal, s.Transport, cmp.Or(s.Era, "?"), roughly(at.Sub(s.Began)), s.InFlight, s.Listens, note)
 	}
 	return r
@@ -179,14 +182,14 @@ func linkRows(now *proxy.Snapshot) *rows {
 }
 
 func replicaRows(now *proxy.Snapshot) *rows {
-	r := &rows{head: "REPLICA\tSTATE\tADDRESS\tVERSION\tNOTE"}
+	r := &rows{head: "REPLICA\tSTATE\tADDRESS\tVERSION\tSESSIONS\tNOTE"}
 	for _, m := range now.Replicas {
 		var notes []string
 		if m.Self {
 			notes = append(notes, "this one")
 		}
-		if m.Moves != nil && m.Moves.Taken > 0 {
-			notes = append(notes, fmt.Sprintf("has taken %d sessions of others, %d not used since", m.Moves.Taken, m.Moves.Waiting))
+		if m.Moves != nil {
+			notes = append(notes, movesNotes(*m.Moves)...)
 		}
 		if m.Linked {
 			notes = append(notes, "linked")
@@ -197,9 +200,25 @@ func replicaRows(now *proxy.Snapshot) *rows {
 		if m.Differs {
 			notes = append(notes, "its configuration differs")
 		}
-		r.add(m.Instance, m.State, m.Address, m.Version, strings.Join(notes, "; "))
+		r.add(m.Instance, m.State, m.Address, m.Version, m.Sessions, strings.Join(notes, "; "))
 	}
 	return r
+}
+
+// movesNotes returns what became of sessions that came from other replicas, or that others have.
+func movesNotes(m proxy.Moves) (notes []string) {
+	for _, n := range []struct {
+		sessions int
+		what     string
+	}{
+		{m.Taken, "has taken %d sessions of others"}, {m.Adopted, "has adopted %d sessions of others"},
+		{m.Waiting, "%d of them not used since"}, {m.Yielded, "others have continued %d of its sessions"},
+	} {
+		if n.sessions > 0 {
+			notes = append(notes, fmt.Sprintf(n.what, n.sessions))
+		}
+	}
+	return notes
 }
 
 // rejectedRows lists the upstreams of hosts that are not offered to clients: to a proxy those of its links, to a

@@ -26,6 +26,7 @@ type Event struct {
 	// Of several at once.
 	Streams   int      `json:"streams,omitzero"`    // that ended together
 	Requests  int      `json:"requests,omitzero"`   // that failed together
+	Sessions  int      `json:"sessions,omitzero"`   // that were moved, adopted, yielded or lost together
 	Upstreams []string `json:"upstreams,omitempty"` // behind the link
 
 	// The effect on clients. Lists are cut, and the rest is counted.
@@ -52,7 +53,7 @@ type EventLine struct {
 	Kind     EventKind `json:"kind"`
 	Upstream string    `json:"upstream,omitzero"` // "" if a link ended
 	Link     string    `json:"link,omitzero"`     // that ended, or that leads to the upstream
-	Replica  string    `json:"replica,omitzero"`  // that joined, left or died
+	Replica  string    `json:"replica,omitzero"`  // that joined, left or died, or that had or has the sessions
 	Session  string    `json:"session,omitzero"`  // that the server belonged to, as in the log
 	What     string    `json:"what"`              // one sentence, as in the errors
 	Cause    string    `json:"cause"`             // as in the errors: "signal: killed"
@@ -66,19 +67,23 @@ type EventKind string
 
 // Kinds of events.
 const (
-	ServerEnded    EventKind = "ended"       // a server that had answered before
-	ServerNotBegun EventKind = "not_started" // a server that had not answered yet
-	RequestsFailed EventKind = "requests"    // a remote server did not answer requests
-	LoginRefused   EventKind = "refused"     // a remote server wants other credentials, or a login
-	ClientTooSlow  EventKind = "too_slow"    // a client of a shared server, which continues
-	LinkEnded      EventKind = "link"
-	StoppedInUse   EventKind = "stopped"     // an intended end while requests were in flight
-	NotOffered     EventKind = "not_offered" // a proxy does not offer an upstream that a host announces
-	ReplicaJoined  EventKind = "replica_joined"
-	ReplicaLeft    EventKind = "replica_left"
-	ReplicaDied    EventKind = "replica_died"
-	ReplicaLost    EventKind = "replica_lost" // the link to it was lost, or could not be made
-	HeardOf        EventKind = "heard"        // a host has the event, and only its errors were seen here
+	ServerEnded     EventKind = "ended"       // a server that had answered before
+	ServerNotBegun  EventKind = "not_started" // a server that had not answered yet
+	RequestsFailed  EventKind = "requests"    // a remote server did not answer requests
+	LoginRefused    EventKind = "refused"     // a remote server wants other credentials, or a login
+	ClientTooSlow   EventKind = "too_slow"    // a client of a shared server, which continues
+	LinkEnded       EventKind = "link"
+	StoppedInUse    EventKind = "stopped"     // an intended end while requests were in flight
+	NotOffered      EventKind = "not_offered" // a proxy does not offer an upstream that a host announces
+	ReplicaJoined   EventKind = "replica_joined"
+	ReplicaLeft     EventKind = "replica_left"
+	ReplicaDied     EventKind = "replica_died"
+	ReplicaLost     EventKind = "replica_lost"     // the link to it was lost, or could not be made
+	SessionsMoved   EventKind = "sessions_moved"   // another replica has moved sessions here
+	SessionsAdopted EventKind = "sessions_adopted" // sessions were continued here, since their replica has died
+	SessionsYielded EventKind = "sessions_yielded" // sessions ended here, since another replica had continued them
+	SessionsLost    EventKind = "sessions_lost"    // nobody has sessions any more whose replica is gone
+	HeardOf         EventKind = "heard"            // a host has the event, and only its errors were seen here
 )
 
 // A LostRequest is a request that was in flight when its server or link ended.

@@ -96,6 +96,7 @@ type Session struct {
 	Client    string    `json:"client,omitzero"`    // the client's name for itself; "" if not given
 	Principal string    `json:"principal,omitzero"` // of the session, if it belongs to a principal
 	Transport string    `json:"transport"`          // stdio, websocket, http or http+sse
+	Resumed   string    `json:"resumed,omitzero"`   // it came from another replica: "moved" by it, or "adopted" after its death
 	Era       string    `json:"era"`                // "legacy" or "modern"; "" if not known yet
 	Began     time.Time `json:"began"`
 	InFlight  int       `json:"inFlight"` // unanswered requests without subscriptions
@@ -124,6 +125,7 @@ type Replica struct {
 	Address  string `json:"address"`          // for the other replicas
 	State    string `json:"state"`            // "ready" or "draining"
 	Version  string `json:"version"`          // of its program
+	Sessions int    `json:"sessions"`         // of Streamable HTTP that it has, some seconds ago
 	Linked   bool   `json:"linked,omitzero"`  // this process has a link to it, on which it passes requests on
 	Differs  bool   `json:"differs,omitzero"` // its configuration is not that of this process
 
@@ -136,7 +138,9 @@ type Replica struct {
 type Moves struct {
 	Waiting int `json:"waiting"` // sessions of others that are here, and that their clients have not used since
 	Taken   int `json:"taken"`   // sessions that others have moved here, so far
-	Resumed int `json:"resumed"` // those of them that their clients have used since
+	Resumed int `json:"resumed"` // those of them and of the adopted ones that their clients have used since
+	Adopted int `json:"adopted"` // sessions that were continued here, since the replica that had them has died
+	Yielded int `json:"yielded"` // sessions that ended here, since another replica had continued them
 	Found   int `json:"found"`   // sessions that were found at another replica than the one that made them, which is gone
 	Missing int `json:"missing"` // those that nobody had
 }

@@ -60,6 +60,7 @@ type Cluster struct {
 	parting  sync.Once // Goodbye
 	draining atomic.Bool
 	digest   atomic.Pointer[string] // of the configuration
+	sessions atomic.Int64           // that this process has
 	untold   chan struct{}          // has an element if others do not know what meta returns; capacity 1
 
 	mu      sync.Mutex     // guards running
@@ -241,7 +242,7 @@ func (c *Cluster) dial(ctx context.Context, instance, address string) (net.Conn,
 
 // meta returns what this process says of itself.
 func (c *Cluster) meta() []byte {
-	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: c.Digest()}.encode()
+	return meta{Format: metaFormat, Links: c.ports.advertised.Port + 1, State: c.state(), Version: c.o.Version, Digest: c.Digest(), Sessions: int(c.sessions.Load())}.encode()
 }
 
 func (c *Cluster) state() State {
@@ -278,6 +279,14 @@ func (c *Cluster) Digest() string { return *c.digest.Load() }
 // SetDigest replaces the Digest of the options. It does not wait.
 func (c *Cluster) SetDigest(digest string) {
 	if before := c.digest.Swap(&digest); *before != digest {
+		c.tell()
+	}
+}
+
+// SetSessions tells others how many sessions this process has; the last number, if there are several soon one
+// after the other. It does not wait.
+func (c *Cluster) SetSessions(n int) {
+	if c.sessions.Swap(int64(n)) != int64(n) {
 		c.tell()
 	}
 }
@@ -345,6 +354,7 @@ func (c *Cluster) Ready() (via http.RoundTripper, ok bool) {
 // An Other is another member.
 type Other struct {
 	Instance string
+	Since    time.Time // when it joined, or joined again after it was declared dead
 	State    State
 	Via      http.RoundTripper // nil if it cannot be reached now
 }
@@ -353,7 +363,7 @@ type Other struct {
 // nobody has needed yet.
 func (c *Cluster) Others() (all []Other) {
 	for _, m := range c.others.each() {
-		o := Other{Instance: m.instance, State: m.meta.State}
+		o := Other{Instance: m.instance, Since: m.since, State: m.meta.State}
 		if m.link.use() {
 			o.Via = m.link
 		}
@@ -367,7 +377,7 @@ func (c *Cluster) Others() (all []Other) {
 // Members returns this process, and the others by instance.
 func (c *Cluster) Members() []Member {
 	self := Member{
-		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: c.Digest(),
+		Instance: c.instance, Self: true, Address: c.address(), State: c.state(), Version: c.o.Version, Digest: c.Digest(), Sessions: int(c.sessions.Load()),
 	}
 	return slices.Insert(c.others.list(), 0, self)
 }

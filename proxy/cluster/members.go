@@ -30,6 +30,7 @@ type Member struct {
 	State    State
 	Version  string // of its program
 	Digest   string // of its configuration
+	Sessions int    // that it has
 	Linked   bool   // this process has a link to it
 	Down     bool   // the link to it was lost, or could not be made
 }
@@ -58,15 +59,16 @@ const (
 
 // meta is what members know of each other, in at most 512 bytes:
 //
-//	{"f":1,"l":7947,"s":"ready","v":"1.2.0","d":"9f2c…"}
+//	{"f":1,"l":7947,"s":"ready","v":"1.2.0","d":"9f2c…","n":120}
 //
 // Unknown members are ignored, so that later versions may add some.
 type meta struct {
-	Format  int    `json:"f"`
-	Links   int    `json:"l"` // port
-	State   State  `json:"s"`
-	Version string `json:"v"`
-	Digest  string `json:"d"`
+	Format   int    `json:"f"`
+	Links    int    `json:"l"` // port
+	State    State  `json:"s"`
+	Version  string `json:"v"`
+	Digest   string `json:"d"`
+	Sessions int    `json:"n,omitempty"`
 }
 
 const (
@@ -266,7 +268,7 @@ func (s *members) list() []Member {
 	for _, m := range s.others {
 		link := m.link.now()
 		all = append(all, Member{
-			Instance: m.instance, Address: m.address(), State: m.meta.State, Version: m.meta.Version, Digest: m.meta.Digest,
+			Instance: m.instance, Address: m.address(), State: m.meta.State, Version: m.meta.Version, Digest: m.meta.Digest, Sessions: m.meta.Sessions,
 			Linked: link == linkUp, Down: link == linkDown,
 		})
 	}

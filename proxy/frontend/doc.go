@@ -60,6 +60,13 @@
 // next request. Then the session begins anew with what the client has said, whose answers nobody
 // gets. When the old process is gone, the others are asked who has the session (lookup.go).
 //
+// For the case that this process dies, another one keeps the record of each session (keep.go), without
+// events. When the owner is gone and nobody has a session, the one with the newest record continues it with
+// the next request (kept.go). Records have a generation: how often the session has moved. After this
+// process could not be reached, or stood still, it compares generations with the others before it serves
+// sessions again, and of two copies the one with the lower generation ends (claim.go). replica.go has what
+// replicas ask each other.
+//
 // The Guard asks an Identifier who sent a request, and stores the answer in each message
 // (Message.From). Sessions, events and connections are found by principal. When the proof of a
 // client ends, so do its WebSocket, the streams that its GETs opened, and its listens.
@@ -70,7 +77,8 @@
 // principal.go, are the Conns. guard.go and identifier.go identify clients. headers.go, body.go, events.go and reply.go read and write HTTP. socket.go is a
 // WebSocket. backlog.go and slots.go bound the memory of messages.
 //
-// Goroutines: one runs Serve for each HTTP session and each WebSocket, one runs ServePrincipal for
+// Goroutines: Keep runs for as long as there are other replicas, with one that notices when the process stood
+// still, and one for each replica that is sent something. One runs Serve for each HTTP session and each WebSocket, one runs ServePrincipal for
 // each principal's connection. The goroutines of net/http write the responses. interrupt.go lists
 // those of Stdio.
 //
@@ -79,6 +87,8 @@
 //     the error of the relay, which is not_sent only if the connection did not get the whole body.
 //   - Whoever takes a request out of a Table answers it: Send, a cancellation, or the end. So each
 //     POST is answered once. A modern POST whose client has left takes its own request.
+//   - At most one replica continues a session: that with the newest record, when all that live have answered and
+//     none has the session. Two have it only while they cannot reach each other.
 //   - A message is sent on one stream only, in the order of Send.
 //   - Each queue is bounded. While a connected client does not read its stream, Send to its session
 //     blocks, for at most 30 s a write; then the client counts as disconnected. Events for a

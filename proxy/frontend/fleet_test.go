@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -37,7 +38,9 @@ type replica struct {
 	links map[*linkConn]bool // connections of others to it
 	lost  bool               // none can be dialled
 
-	passed []string // method and outcome of the requests that it passed on
+	passed []string             // method and outcome of the requests that it passed on
+	since  map[string]time.Time // when others joined again
+	became []string             // what became of sessions
 }
 
 // newFleet starts replicas. setUp and serve, which may be nil, change a front end, and what serves
@@ -46,7 +49,7 @@ func newFleet(t *testing.T, names string, setUp func(name string, h *HTTP), serv
 	t.Helper()
 	f := fleet{}
 	for _, name := range strings.Fields(names) {
-		r := &replica{name: name, fleet: f, place: make(map[string]Where), links: make(map[*linkConn]bool)}
+		r := &replica{name: name, fleet: f, place: make(map[string]Where), since: make(map[string]time.Time), links: make(map[*linkConn]bool)}
 		f[name] = r
 		r.testServer = newManualReplica(t, func(h *HTTP) {
 			h.Replicas = r
@@ -194,7 +197,7 @@ func (r *replica) Others() (all []Other) {
 	defer r.mu.Unlock()
 	for name, other := range r.fleet {
 		at, set := r.place[name]
-		o := Other{Instance: name, Ready: r.ready == "" || r.ready == name, Via: other.via}
+		o := Other{Instance: name, Since: r.since[name], Ready: r.ready == "" || r.ready == name, Via: other.via}
 		if set && at != There {
 			o.Via = nil
 		}
@@ -205,13 +208,29 @@ func (r *replica) Others() (all []Other) {
 	return all
 }
 
+// Instance implements [Replicas].
+func (r *replica) Instance() string { return r.name }
+
+// Serves implements [Replicas].
+func (r *replica) Serves(int) {}
+
+// Became implements [Replicas].
+func (r *replica) Became(became Became, instance string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.became = append(r.became, fmt.Sprintf("%s %s %d", [...]string{"taken", "adopted", "yielded", "missing"}[became], instance, n))
+}
+
 // Digest implements [Replicas].
 func (r *replica) Digest() string { return r.digest }
 
-// sees sets where the sessions of another replica are for r.
+// sees sets where the sessions of another replica are for r. One that was gone joins again.
 func (r *replica) sees(name string, at Where) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.place[name] == Gone && at != Gone {
+		r.since[name] = time.Now()
+	}
 	r.place[name] = at
 }
 

@@ -99,7 +99,9 @@ func (h *HTTP) init() {
 		var relay *relay
 		if h.Replicas != nil {
 			h.open.newID, h.open.digest = h.Replicas.NewID, h.Replicas.Digest
-			h.open.records.byID = make(map[string]*keptRecord)
+			h.open.records.byID, h.open.kept.byID = make(map[string]*movedRecord), make(map[string]*keptRecord)
+			h.open.tidings = make(tidings)
+			h.open.keeper = newKeeper(h.open, h.Replicas)
 			relay = newRelay(h.Replicas, h.open, bodies)
 		}
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, relay: relay, conns: make(map[connKey]*principalConn)}

@@ -28,7 +28,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 		return
 	}
 	s := h.open.session(from)
-	s.sse, s.out.keep, s.said = true, 0, nil // nothing can be resumed, or moved
+	s.sse, s.out.keep, s.said, s.keeper = true, 0, nil, nil // nothing can be resumed, or moved
 	out := newResponder(w)
 	rd := s.out.attach("", out)
 	h.open.begin(s, leave)
@@ -70,7 +70,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	id := r.URL.Query().Get("sessionId")
 	s := h.open.find(r.Context(), id, from, true)
 	if s == nil {
-		if !h.relay.toOwner(w, r, from.who, id) {
+		if answered, _ := h.relay.toOwner(w, r, from.who, id); !answered {
 			noSession(w)
 		}
 		return

@@ -2,8 +2,11 @@ package frontend
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -14,8 +17,8 @@ const (
 	maxLookups    = 1 << 16          // remembered
 )
 
-// lookups find sessions whose replica is gone, and that it may have moved: all others are asked, and
-// the answer is remembered.
+// lookups find sessions whose replica is gone, and that it may have moved, or that another one continues:
+// all others are asked, and the answer is remembered.
 type lookups struct {
 	mu    sync.Mutex
 	known map[string]lookup // guarded by mu
@@ -41,26 +44,75 @@ func (f *lookups) find(ctx context.Context, id string, l *relay) (via http.Round
 	case time.Since(known.at) < missingFor:
 		return nil, Nowhere
 	}
-	instance, via, sure := ask(ctx, id, l.replicas.Others())
+	a := ask(ctx, id, l.replicas.Others())
 	switch {
-	case via != nil:
-		f.remember(id, instance)
-		l.open.found(1, 0)
-		return via, There
-	case !sure:
+	case a.has != nil && a.has.Via == nil:
+		return nil, Away
+	case a.has != nil:
+		f.remember(id, a.has.Instance)
+		l.open.found()
+		return a.has.Via, There
+	case !a.sure:
 		return nil, Away
 	}
+	if via, at := l.keeperOf(id, a); at != Nowhere {
+		return via, at
+	}
 	f.remember(id, "")
-	l.open.found(0, 1)
+	l.open.missing(id)
 	return nil, Nowhere
 }
 
-// found counts lookups.
-func (o *openSessions) found(some, none int) {
+// keeperOf returns where a session goes on that nobody has: where its newest record is kept, if the replica
+// that had it is dead. That may be here: then it goes on from now on.
+func (l *relay) keeperOf(id string, a heard) (via http.RoundTripper, at Where) {
+	if _, here := l.open.whereabouts(id); here { // another request has done that meanwhile
+		return nil, Here
+	}
+	mine := l.open.keeps(id)
+	var best *answer
+	for i := range a.kept {
+		k := &a.kept[i]
+		if _, at := l.at(k.kept.Owner); at != Gone { // which says that the session has ended
+			continue
+		}
+		if best == nil || k.newer(best.kept, best.of.Instance) {
+			best = k
+		}
+	}
+	if mine != nil {
+		if _, at := l.at(mine.Owner); at == Gone && (best == nil || !best.newer(mine, l.replicas.Instance())) {
+			if l.open.adopt(id) {
+				return nil, Here
+			}
+		}
+	}
+	if best != nil {
+		return best.of.Via, There
+	}
+	return nil, Nowhere
+}
+
+// newer reports whether the record of a is newer than another one, which that instance keeps.
+func (a *answer) newer(than *keptAt, instance string) bool {
+	order := a.kept.compare(than.recordAge)
+	return order > 0 || order == 0 && a.of.Instance > instance
+}
+
+// found counts a session that was found.
+func (o *openSessions) found() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.moves.Found += some
-	o.moves.Missing += none
+	o.moves.Found++
+}
+
+// missing counts a session that nobody has.
+func (o *openSessions) missing(id string) {
+	instance, _, _ := strings.Cut(id, ".")
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.moves.Missing++
+	o.tidings.note(Missing, instance)
 }
 
 func (f *lookups) remember(id, instance string) {
@@ -72,53 +124,66 @@ func (f *lookups) remember(id, instance string) {
 	f.known[id] = lookup{instance, time.Now()}
 }
 
-// ask asks all replicas for a session. via is nil if none has it; sure means then that all have answered.
-func ask(ctx context.Context, id string, all []Other) (instance string, via http.RoundTripper, sure bool) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	type answer struct {
-		of          Other
-		has, failed bool
-	}
-	answers := make(chan answer, len(all))
-	for _, o := range all {
-		go func() {
-			has, err := hasSession(ctx, o.Via, id)
-			answers <- answer{o, has, err != nil}
-		}()
-	}
-	sure = true
-	for range all {
-		a := <-answers
-		if a.has {
-			return a.of.Instance, a.of.Via, true
-		}
-		sure = sure && !a.failed
-	}
-	return "", nil, sure
+// Heard is what all other replicas know of a session.
+type heard struct {
+	has  *Other   // the one that has it; nil for none
+	sure bool     // all have answered, if none has it
+	kept []answer // of those that keep a record
 }
 
-// hasSession asks one replica for a session.
-func hasSession(ctx context.Context, via http.RoundTripper, id string) (bool, error) {
-	if via == nil {
-		return false, errAway
+type answer struct {
+	of   Other
+	has  bool
+	at   string // instance to which it has moved
+	kept *keptAt
+	err  error
+}
+
+// ask asks all replicas for a session.
+func ask(ctx context.Context, id string, all []Other) (found heard) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	each := make(chan answer, len(all))
+	for _, o := range all {
+		go func() { each <- askOne(ctx, o, id) }()
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://replica"+replicaPath+"/"+id, nil)
-	if err != nil {
-		return false, err
+	found.sure = true
+	for range all {
+		a := <-each
+		if a.has {
+			found.has = &a.of
+			return found
+		}
+		if i := slices.IndexFunc(all, func(o Other) bool { return o.Instance == a.at }); i >= 0 {
+			found.has = &all[i]
+			return found
+		}
+		if a.kept != nil {
+			found.kept = append(found.kept, a)
+		}
+		found.sure = found.sure && a.err == nil
 	}
-	resp, err := via.RoundTrip(r)
-	if err != nil {
-		return false, err
+	return found
+}
+
+// askOne asks one replica for a session.
+func askOne(ctx context.Context, o Other, id string) (a answer) {
+	a.of = o
+	var status int
+	var text []byte
+	status, text, a.err = tell(ctx, o.Via, http.MethodGet, replicaPath+"/"+id, nil)
+	switch {
+	case a.err != nil, status == http.StatusNotFound:
+	case status == http.StatusNoContent:
+		a.has = true
+	default:
+		var w whereabouts
+		if status != http.StatusOK || json.Unmarshal(text, &w) != nil {
+			a.err = errNoAnswer
+		}
+		a.at, a.kept = w.At, w.Kept
 	}
-	defer resp.Body.Close()
-	switch resp.StatusCode {
-	case http.StatusNoContent:
-		return true, nil
-	case http.StatusNotFound:
-		return false, nil
-	}
-	return false, errNoAnswer
+	return a
 }
 
 var errNoAnswer = errors.New("the replica does not say whether it has the session")

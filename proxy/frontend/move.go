@@ -1,15 +1,12 @@
 package frontend
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,13 +15,6 @@ import (
 )
 
 const (
-	// replicaPath is the path under which replicas serve each other:
-	//
-	//	POST /replica/sessions       takes over the session in the body, a record
-	//	GET  /replica/sessions/ID    204 if the session is there, else 404
-	replicaPath = "/replica/sessions"
-
-	maxRecord  = 1 << 20  // bytes of a record
 	maxRecords = 64 << 20 // bytes of all records that nobody has asked for yet
 
 	sweepEvery  = 20 * time.Millisecond // how often sessions are looked at that are in use
@@ -37,14 +27,14 @@ const (
 // errMoved is the end of a session that another replica serves from now on.
 var errMoved = errors.New("moved to another replica")
 
-// sessionRecords are sessions that other replicas have moved here, and that their clients have not used
+// movedRecords are sessions that other replicas have moved here, and that their clients have not used
 // yet. The first request begins them. Its owner's lock guards it.
-type sessionRecords struct {
-	byID  map[string]*keptRecord
+type movedRecords struct {
+	byID  map[string]*movedRecord
 	bytes int
 }
 
-type keptRecord struct {
+type movedRecord struct {
 	*record
 	text   []byte
 	expiry *time.Timer   // nil: never
@@ -52,8 +42,8 @@ type keptRecord struct {
 	taker  string        // as in httpSession
 }
 
-// keep stores a record for a session. It returns false if there is no room, or if this replica leaves.
-func (o *openSessions) keep(r *record, text []byte) bool {
+// take stores a record of a session that moves here. It returns false if there is no room, or if this replica leaves.
+func (o *openSessions) take(r *record, text []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -62,14 +52,20 @@ func (o *openSessions) keep(r *record, text []byte) bool {
 	case o.draining || o.records.bytes+len(text) > maxRecords:
 		return false
 	}
-	k := &keptRecord{record: r, text: text}
-	if o.idle > 0 {
-		k.expiry = time.AfterFunc(o.idle, func() { o.drop(r.ID, k) })
-	}
-	o.records.byID[r.ID] = k
-	o.records.bytes += len(text)
+	o.addMovedLocked(r, text)
 	o.moves.Taken++
+	o.tidings.note(Taken, r.Of)
 	return true
+}
+
+func (o *openSessions) addMovedLocked(r *record, text []byte) {
+	m := &movedRecord{record: r, text: text}
+	if o.idle > 0 {
+		m.expiry = time.AfterFunc(o.idle, func() { o.drop(r.ID, m) })
+	}
+	o.records.byID[r.ID] = m
+	o.records.bytes += len(text)
+	o.keeper.note(r.ID)
 }
 
 // Moves are what became of sessions that have moved here, and of those that were looked for.
@@ -77,6 +73,8 @@ type Moves struct {
 	Waiting int // moved here, and not used since
 	Taken   int // moved here, so far
 	Resumed int // those of them that were used since
+	Adopted int // continued here, since the replica that had them has died
+	Yielded int // ended here, since another replica has continued them
 	Found   int // found at another replica than the one that made them, which is gone
 	Missing int // those that nobody had
 }
@@ -92,13 +90,13 @@ func (h *HTTP) Moves() Moves {
 }
 
 // drop removes a record, unless its session has begun.
-func (o *openSessions) drop(id string, k *keptRecord) bool {
+func (o *openSessions) drop(id string, k *movedRecord) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.dropLocked(id, k)
 }
 
-func (o *openSessions) dropLocked(id string, k *keptRecord) bool {
+func (o *openSessions) dropLocked(id string, k *movedRecord) bool {
 	if o.records.byID[id] != k {
 		return false
 	}
@@ -107,25 +105,18 @@ func (o *openSessions) dropLocked(id string, k *keptRecord) bool {
 	if k.expiry != nil {
 		k.expiry.Stop()
 	}
+	o.keeper.note(id)
 	return true
 }
 
-// has reports whether this replica leads to the session with that id: it is here, or has moved from here.
-// So at each moment of a move somebody has it.
-func (o *openSessions) has(id string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.byID[id] != nil || o.records.byID[id] != nil || o.moved[id] != ""
-}
-
-// adoptLocked returns the session of a record, which its caller starts.
-func (o *openSessions) adoptLocked(k *keptRecord, from caller) *httpSession {
+// beginMovedLocked returns the session of a record, which its caller starts.
+func (o *openSessions) beginMovedLocked(k *movedRecord, from caller) *httpSession {
 	o.dropLocked(k.ID, k)
 	o.moves.Resumed++
 	s := o.newSession(k.ID, from)
 	s.resume(k.record, from, k.Digest != o.digest())
 	o.counted++
-	o.adopted++
+	o.uncounted++
 	o.wg.Add(1)
 	o.byID[k.ID] = s
 	return s
@@ -143,7 +134,7 @@ func (o *openSessions) entered(from caller) (leave func()) {
 	return func() {
 		left()
 		o.mu.Lock()
-		o.adopted--
+		o.uncounted--
 		o.mu.Unlock()
 		o.leave()
 	}
@@ -162,7 +153,10 @@ type resumption struct {
 func (s *httpSession) resume(r *record, from caller, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.said, s.version, s.moves, s.out.last = &r.Said, r.Protocol, r.Moves, r.Last
+	s.said, s.version, s.moves, s.out.last, s.resumed = &r.Said, r.Protocol, r.Moves, r.Last, "moved"
+	if r.Adopted {
+		s.resumed = "adopted"
+	}
 	for _, st := range r.Streams {
 		s.out.restore(st)
 	}
@@ -249,32 +243,6 @@ func (s *httpSession) awaitResumed(ctx context.Context) {
 // moved here. A late answer to one must not be taken for that to another.
 func (s *httpSession) Asked() int64 { return s.moves << 32 }
 
-// serveReplica serves another replica.
-func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
-	switch id, isOne := strings.CutPrefix(r.URL.Path, replicaPath+"/"); {
-	case isOne && r.Method == http.MethodGet:
-		if !h.open.has(id) {
-			w.WriteHeader(http.StatusNotFound)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	case !isOne && r.Method == http.MethodPost:
-		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRecord))
-		var rec record
-		if err != nil || json.Unmarshal(text, &rec) != nil || rec.Version < 1 || rec.ID == "" || rec.Said.Initialize == nil {
-			refuse(w, http.StatusBadRequest, "not a record of a session")
-			return
-		}
-		if !h.open.keep(&rec, text) {
-			unavailable(w, "no room for more sessions of others")
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		http.NotFound(w, r)
-	}
-}
-
 // Move begins to move the sessions of Streamable HTTP to other replicas, each when nothing is in flight.
 // Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
 // flight gets the connection-closed error, and the rest is moved. Sessions that no other replica takes
@@ -346,7 +314,7 @@ func (m *mover) anybody() bool {
 }
 
 // sweep begins to move those that are not in use, or all.
-func (m *mover) sweep(sessions []*httpSession, records []*keptRecord, forced bool) {
+func (m *mover) sweep(sessions []*httpSession, records []*movedRecord, forced bool) {
 	for _, k := range records {
 		if m.open.freeze(k) {
 			m.start(func() {
@@ -373,7 +341,7 @@ func (m *mover) start(fn func()) {
 }
 
 // toMove returns the sessions of Streamable HTTP, and the records of others.
-func (o *openSessions) toMove() (sessions []*httpSession, records []*keptRecord) {
+func (o *openSessions) toMove() (sessions []*httpSession, records []*movedRecord) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.byID {
@@ -389,7 +357,7 @@ func (o *openSessions) toMove() (sessions []*httpSession, records []*keptRecord)
 
 // freeze makes the requests of a session wait whose record is being moved. It returns false if they do, or
 // if the session has begun.
-func (o *openSessions) freeze(k *keptRecord) bool {
+func (o *openSessions) freeze(k *movedRecord) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if k.frozen != nil || o.records.byID[k.ID] != k {
@@ -436,8 +404,8 @@ func (m *mover) move(s *httpSession, forced bool) {
 	s.awaitReaders()
 	s.mu.Lock()
 	var text []byte
-	if (s.established || s.resuming != nil) && !s.said.tooMuch {
-		text = s.recordLocked(m.replicas.Digest()).encode()
+	if s.movableLocked() {
+		text = s.movingLocked(m.replicas.Digest()).encode()
 	}
 	s.mu.Unlock()
 	switch movable := text != nil && len(text) <= maxRecord; {
@@ -458,7 +426,7 @@ func (s *httpSession) thaw() {
 }
 
 // thaw is that of a session whose record was to be moved.
-func (o *openSessions) thaw(k *keptRecord) {
+func (o *openSessions) thaw(k *movedRecord) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	close(k.frozen)
@@ -495,7 +463,7 @@ func (m *mover) send(text []byte, id string, taker *string) bool {
 			return false
 		}
 		*taker = to.Instance
-		switch status, err := put(ctx, to.Via, text); {
+		switch status, _, err := tell(ctx, to.Via, http.MethodPost, replicaPath, text); {
 		case err != nil:
 			rest(ctx, sweepEvery)
 		case status != http.StatusNoContent:
@@ -526,24 +494,6 @@ func pick(all []Other, asked string, refused map[string]bool) *Other {
 	return nil
 }
 
-// put sends a record.
-func put(ctx context.Context, via http.RoundTripper, text []byte) (status int, err error) {
-	if via == nil {
-		return 0, errAway
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://replica"+replicaPath, bytes.NewReader(text))
-	if err != nil {
-		return 0, err
-	}
-	resp, err := via.RoundTrip(r)
-	if err != nil {
-		return 0, err
-	}
-	return resp.StatusCode, resp.Body.Close()
-}
-
-var errAway = errors.New(ownerAway)
-
 func rest(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -555,7 +505,11 @@ func rest(ctx context.Context, d time.Duration) {
 func (o *openSessions) movedTo(id, instance string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.moved == nil {
+	o.setMovedLocked(id, instance)
+}
+
+func (o *openSessions) setMovedLocked(id, instance string) {
+	if o.moved == nil || len(o.moved) >= maxLookups && !o.draining {
 		o.moved = make(map[string]string)
 	}
 	o.moved[id] = instance

@@ -12,13 +12,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A record is a session that moves to another replica, without what is in flight. The other one
-// begins it anew with its servers: it says again what the client has said. Replicas of other versions
-// may write members that this one ignores.
+// A record is a session that moves to another replica, or that another one keeps, without what is in
+// flight. The other one begins it anew with its servers: it says again what the client has said.
+// Replicas of other versions may write members that this one ignores.
 type record struct {
 	Version  int              `json:"v"`
 	ID       string           `json:"id"`
-	Kind     identity.Kind    `json:"kind"` // the principal
+	Of       string           `json:"of,omitempty"`  // instance of the replica that has written it
+	Seq      int64            `json:"seq,omitempty"` // of a record that is kept: orders those of one replica
+	Kind     identity.Kind    `json:"kind"`          // the principal
 	Issuer   string           `json:"issuer,omitempty"`
 	Name     string           `json:"name,omitempty"`
 	Upstream string           `json:"upstream,omitempty"` // in the path, "" for all
@@ -26,6 +28,7 @@ type record struct {
 	Moves    int64            `json:"moves"`              // how often the session has moved
 	Protocol string           `json:"protocol"`           // version
 	Digest   string           `json:"digest"`             // as of Replicas
+	Adopted  bool             `json:"-"`                  // the replica that had it has died
 	Said     saidOnce         `json:"said"`
 	Last     int              `json:"last,omitempty"` // number of the last numbered stream
 	Streams  []recordedStream `json:"streams,omitempty"`
@@ -74,9 +77,9 @@ type saidOnce struct {
 // maxSaid bounds what a client says once, in bytes. A session that exceeds it does not move.
 const maxSaid = 512 << 10
 
-// note remembers m if it is of that kind. Whether its server accepts it does not matter: a server that
-// refuses it will refuse it again.
-func (s *saidOnce) note(m *jsonrpc.Message) {
+// note remembers m if it is of that kind, and reports whether it is. Whether its server accepts it does
+// not matter: a server that refuses it will refuse it again.
+func (s *saidOnce) note(m *jsonrpc.Message) (is bool) {
 	switch m.Method {
 	case mcp.MethodInitialize:
 		s.Initialize = s.keep(s.Initialize, m.Params)
@@ -98,10 +101,13 @@ func (s *saidOnce) note(m *jsonrpc.Message) {
 			s.size -= len(s.Subscribed[uri])
 			delete(s.Subscribed, uri)
 		}
+	default:
+		return false
 	}
 	if s.size > maxSaid {
 		*s = saidOnce{tooMuch: true}
 	}
+	return true
 }
 
 // keep returns a copy of params that replaces other ones.
@@ -138,12 +144,28 @@ func (s *saidOnce) again() (first *jsonrpc.Message, rest []*jsonrpc.Message, uri
 	return first, rest, uris
 }
 
-// recordLocked returns the record of s, which is frozen.
+// valid reports whether a session can go on with the record.
+func (r *record) valid() bool { return r.Version >= 1 && r.ID != "" && r.Said.Initialize != nil }
+
+// movableLocked reports whether another replica could continue s.
+func (s *httpSession) movableLocked() bool {
+	return s.said != nil && (s.established || s.resuming != nil) && !s.said.tooMuch
+}
+
+// movingLocked returns the record of s, which is frozen, for the replica that it moves to.
+func (s *httpSession) movingLocked(digest string) *record {
+	r := s.recordLocked(digest)
+	r.Moves++
+	r.Last, r.Streams = s.out.last, s.out.record()
+	return r
+}
+
+// recordLocked returns what s is without its events.
 func (s *httpSession) recordLocked(digest string) *record {
 	who := s.of.who.Principal
 	return &record{
-		Version: recordVersion, ID: s.id, Kind: who.Kind, Issuer: who.Issuer, Name: who.Name, Upstream: s.of.upstream,
-		User: s.of.user, Moves: s.moves + 1, Protocol: s.version, Digest: digest, Said: *s.said, Last: s.out.last, Streams: s.out.record(),
+		Version: recordVersion, ID: s.id, Of: s.keeper.instance(), Kind: who.Kind, Issuer: who.Issuer, Name: who.Name, Upstream: s.of.upstream,
+		User: s.of.user, Moves: s.moves, Protocol: s.version, Digest: digest, Said: *s.said,
 	}
 }
 

@@ -49,7 +49,7 @@ func FuzzRecord(f *testing.F) {
 			defer h.open.backlog.leave(identity.Principal{})
 			s.resume(&sent, caller{who: &identity.Identity{}}, false)
 			s.mu.Lock()
-			again := s.recordLocked(sent.Digest)
+			again := s.movingLocked(sent.Digest)
 			s.mu.Unlock()
 			if !reflect.DeepEqual(again.Said, sent.Said) || again.Protocol != sent.Protocol {
 				t.Errorf("again %+v, sent %+v", again, sent)
@@ -81,7 +81,7 @@ func TestRecordAgain(t *testing.T) {
 		newBacklog(jsonrpc.Limits{}).join(identity.Principal{}))
 	s.resume(&sent, caller{who: &identity.Identity{}}, false)
 	s.mu.Lock()
-	text := string(s.recordLocked("d").encode())
+	text := string(s.movingLocked("d").encode())
 	s.mu.Unlock()
 	want := strings.Replace(strings.Replace(aRecord, `"moves":2`, `"moves":3`, 1), `,"later":[1]`, "", 1) + "\n"
 	if text != want {

@@ -80,11 +80,11 @@ const (
 )
 
 // toOwner answers a request for a session that this replica does not have. It passes the request on
-// to the owner, unless a replica has done so before. It returns false, and has not answered, if there
-// is no other owner.
-func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Identity, id string) bool {
+// to the owner, unless a replica has done so before. It has not answered if there is no other owner. here
+// means that the session is here now: its owner has died.
+func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Identity, id string) (answered, here bool) {
 	if l == nil {
-		return false
+		return false, false
 	}
 	via, at := l.place(r.Context(), id)
 	switch at {
@@ -94,13 +94,14 @@ func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Id
 		l.replicas.Passed(r.Method, 0, errAway)
 		unavailable(w, ownerAway)
 	case Here, Gone, Nowhere:
-		return false
+		return false, at == Here
 	}
-	return true
+	return true, false
 }
 
 // place returns where the session with an id is, which is not here: at its owner, or where that has
-// moved it. What a replica passed on is passed on only to where this one has moved it.
+// moved it, or at the replica that keeps its record, if the owner has died. That may be this one. What a
+// replica passed on is passed on only to where this one has moved it, or if this one keeps the record.
 func (l *relay) place(ctx context.Context, id string) (via http.RoundTripper, at Where) {
 	hops := hopsOf(ctx)
 	if instance := l.open.whereTo(id); instance != "" && hops < maxHops {
@@ -108,7 +109,9 @@ func (l *relay) place(ctx context.Context, id string) (via http.RoundTripper, at
 			return via, at
 		} // it has moved on
 	} else if hops > 0 {
-		return nil, Nowhere
+		if hops >= maxHops || l.open.keeps(id) == nil {
+			return nil, Nowhere
+		}
 	} else if via, at := l.replicas.Owner(id); at != Gone {
 		return via, at
 	}

@@ -15,6 +15,9 @@ import (
 // of them; those of a session are passed on to the one that has it. Its methods are called
 // concurrently.
 type Replicas interface {
+	// Instance returns the name of this process among the replicas, with which its ids begin.
+	Instance() string
+
 	// NewID returns an id for a session of this process, from which each replica can tell the owner.
 	// It has visible ASCII without quotes, backslashes and colons.
 	NewID() string
@@ -39,11 +42,28 @@ type Replicas interface {
 	// came, context.Canceled if its client or this process ended it, and else as that of via. A request for a
 	// session that is Away counts, too.
 	Passed(method string, took time.Duration, err error)
+
+	// Became is called with what became of so many sessions of Streamable HTTP of this replica and another one.
+	Became(what Became, instance string, n int)
+
+	// Serves is called with the number of sessions of Streamable HTTP that are here, when it has changed.
+	Serves(sessions int)
 }
+
+// Became is what became of sessions of this replica and another one.
+type Became int
+
+const (
+	Taken   Became = iota // the other one has moved them here
+	Adopted               // continued here, since the other one has died
+	Yielded               // ended here, since the other one has continued them
+	Missing               // begun by the other one, which is gone, and nobody has them any more
+)
 
 // An Other is another replica.
 type Other struct {
 	Instance string
+	Since    time.Time         // when it joined, or joined again after it was declared dead
 	Ready    bool              // it does not drain
 	Via      http.RoundTripper // as of Owner; nil if it cannot be reached now
 }

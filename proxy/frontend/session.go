@@ -47,8 +47,10 @@ type httpSession struct {
 
 	// Of sessions that may move to another replica: see record.
 	moving   *atomic.Bool  // sessions move away; nil: this one never does; static
+	keeper   *keeper       // lets another replica keep the record; nil: none; static
 	said     *saidOnce     // nil likewise
 	moves    int64         // how often the session has moved
+	resumed  string        // "moved" or "adopted", if it was; static once Serve runs
 	gets     int           // GETs being served
 	resuming *resumption   // nil unless it has just moved here
 	frozen   chan struct{} // it is being moved; closed when that is over
@@ -130,8 +132,8 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 		if m.Method == mcp.MethodCancelled && !s.sse {
 			s.cancelledLocked(m)
 		}
-		if s.said != nil {
-			s.said.note(m)
+		if s.said != nil && s.said.note(m) {
+			s.keeper.note(s.id)
 		}
 	}
 	return nil
@@ -241,6 +243,7 @@ func (s *httpSession) routeLocked(m *jsonrpc.Message) *eventStream {
 // negotiatedLocked reads the response to initialize.
 func (s *httpSession) negotiatedLocked(m *jsonrpc.Message) {
 	s.established = true
+	s.keeper.note(s.id)
 	raw, _ := jsonrpc.Member(m.Result, "protocolVersion")
 	if version, ok := jsonrpc.Unquote(raw); ok {
 		s.version = version
@@ -347,6 +350,10 @@ func (s *httpSession) Transport() string {
 	}
 	return "http"
 }
+
+// Resumed returns how the session came from another replica: "moved", or "adopted" after its death; "" if it
+// began here.
+func (s *httpSession) Resumed() string { return s.resumed }
 
 // Forwarded returns the headers of the request that began the session, as far as upstreams get them,
 // nil for none, and a digest of those that say who the user is, which are the same in all requests.

@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -27,21 +28,24 @@ type openSessions struct {
 	slots      *bodySlots
 	newID      func() string // of a session
 	digest     func() string // of the configuration; nil: sessions do not move
+	keeper     *keeper       // nil likewise
 	log        *slog.Logger
 	ctx        context.Context // of all sessions
 	cancel     context.CancelCauseFunc
 
-	wg       sync.WaitGroup // one for each that has not left
-	mu       sync.Mutex     // guards the fields below
-	draining bool
-	closed   bool
-	moving   atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
-	moved    map[string]string // the instances to which they have gone
-	records  sessionRecords
-	moves    Moves                   // without Waiting
-	counted  int                     // number of open connections
-	adopted  int                     // those of them that have moved here, and do not count against max
-	byID     map[string]*httpSession // sessions that a client may still use
+	wg        sync.WaitGroup // one for each that has not left
+	mu        sync.Mutex     // guards the fields below
+	draining  bool
+	closed    bool
+	moving    atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
+	moved     map[string]string // by session: the instance that has it now
+	records   movedRecords
+	kept      keptRecords
+	tidings   tidings
+	moves     Moves                   // without Waiting
+	counted   int                     // number of open connections
+	uncounted int                     // those of them that have moved here, and do not count against max
+	byID      map[string]*httpSession // sessions that a client may still use
 }
 
 const shuttingDown = "the proxy is shutting down"
@@ -70,7 +74,7 @@ func (o *openSessions) enter(w http.ResponseWriter, r *http.Request, who *identi
 // count counts one more connection. If there are too many it answers 503 and returns false.
 func (o *openSessions) count(w http.ResponseWriter) bool {
 	o.mu.Lock()
-	draining, full := o.draining, o.counted-o.adopted >= o.max
+	draining, full := o.draining, o.counted-o.uncounted >= o.max
 	if !draining && !full {
 		o.counted++
 		o.wg.Add(1)
@@ -136,7 +140,7 @@ func (o *openSessions) newSession(id string, from caller) *httpSession {
 	s := newHTTPSession(id, from, o.backlog.join(from.who.Principal))
 	s.onEnd = func() { o.forget(s) }
 	if o.digest != nil {
-		s.said, s.moving = new(saidOnce), &o.moving
+		s.said, s.moving, s.keeper = new(saidOnce), &o.moving, o.keeper
 	}
 	return s
 }
@@ -187,6 +191,16 @@ func (o *openSessions) forget(s *httpSession) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.byID, s.id)
+	if !s.stopped() && o.ctx.Err() == nil { // else another replica may continue it
+		s.keeper.note(s.id)
+	}
+}
+
+// stopped reports whether the session has ended because no other replica took it.
+func (s *httpSession) stopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Is(s.in.Err(), errStopped)
 }
 
 // find returns the session with this id and holds it; nil if it has ended, or belongs to another
@@ -227,7 +241,7 @@ func (o *openSessions) lookUp(id string, from caller) (s *httpSession, frozen <-
 		defer o.mu.Unlock()
 		return nil, k.frozen
 	}
-	s = o.adoptLocked(k, from)
+	s = o.beginMovedLocked(k, from)
 	o.mu.Unlock()
 	o.start(s, o.entered(from))
 	return s, nil

@@ -50,7 +50,10 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	named := id != "" && !modernHeader(r)
 	var s *httpSession
 	if named {
-		s = h.open.find(r.Context(), id, c, false)
+		var answered bool
+		if s, answered = h.find(w, r, c, id); answered {
+			return
+		}
 	}
 	switch {
 	case s != nil:
@@ -58,8 +61,6 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 		if !s.fits(w, r) {
 			return
 		}
-	case named && h.relay.toOwner(w, r, c.who, id):
-		return
 	case !h.open.isDraining():
 	case named: // before reading the body
 		noSession(w)
@@ -82,6 +83,23 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	default:
 		h.postFirst(w, r, c, m)
 	}
+}
+
+// find returns the session with that id and holds it. If another replica has it, find answers r with its
+// response; if nobody knows, with 503.
+func (h *streamable) find(w http.ResponseWriter, r *http.Request, from caller, id string) (s *httpSession, answered bool) {
+	if !h.open.keeper.await(r.Context()) {
+		unavailable(w, ownerAway)
+		return nil, true
+	}
+	if s = h.open.find(r.Context(), id, from, false); s != nil {
+		return s, false
+	}
+	answered, here := h.relay.toOwner(w, r, from.who, id)
+	if here {
+		s = h.open.find(r.Context(), id, from, false)
+	}
+	return s, answered
 }
 
 // postTo receives a message for a session.
@@ -183,9 +201,9 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller
 		refuse(w, http.StatusBadRequest, headerSession+" is missing")
 		return nil
 	}
-	s := h.open.find(r.Context(), id, from, false)
+	s, answered := h.find(w, r, from, id)
 	if s == nil {
-		if !h.relay.toOwner(w, r, from.who, id) {
+		if !answered {
 			noSession(w)
 		}
 		return nil

@@ -32,7 +32,7 @@ func (s *session) observed() observe.Session {
 	listens := s.subscriptions.Len()
 	_, open := s.client.Open()
 	seen := observe.Session{
-		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Transport: s.transport, Began: s.began,
+		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Transport: s.transport, Resumed: s.resumed, Began: s.began,
 		InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()),
 	}
 	switch {

@@ -29,6 +29,9 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	if c, ok := c.(interface{ Transport() string }); ok {
 		s.transport = c.Transport()
 	}
+	if c, ok := c.(interface{ Resumed() string }); ok {
+		s.resumed = c.Resumed()
+	}
 	s.forwarded, s.owner = forwardedBy(c), ownerOf(who, userOf(c))
 	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.AcceptWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way

@@ -72,6 +72,7 @@ type clientIdentity struct {
 	name        string                            // of who, for logs; static
 	account     string                            // of who, for metrics; static
 	transport   string                            // of the Conn, if it says so; static
+	resumed     string                            // how the Conn came from another replica, if it says so; static
 	ofPrincipal bool                              // it serves all clients of a principal, which are modern; static
 	lastSender  atomic.Pointer[identity.Identity] // of the last request; nil before
 	hello       atomic.Pointer[clientName]        // the client's name in initialize; nil before

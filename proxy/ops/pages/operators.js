@@ -238,10 +238,10 @@ function showReplicas(replicas) {
     const rest = h("small");
     return {
       element: h("li", {}, "replica ", h("strong", {}, instance), " ", state, " ", rest),
-      update: ({ state: is, linked, unreachable, differs, version }) => {
+      update: ({ state: is, linked, unreachable, differs, version, sessions }) => {
         say(state, unreachable ? "cannot be reached" : is);
         state.className = unreachable ? "bad" : is === "ready" ? "well" : "";
-        say(rest, [self ? "this one" : "", address, version, linked ? "linked" : "", differs ? "its configuration differs" : ""].filter(Boolean).join(", "));
+        say(rest, [self ? "this one" : "", address, version, `${sessions} sessions`, linked ? "linked" : "", differs ? "its configuration differs" : ""].filter(Boolean).join(", "));
       },
     };
   });

@@ -1,0 +1,285 @@
+package frontend
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"hash/fnv"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	keepEvery   = 100 * time.Millisecond // how often changed records are sent
+	keepTimeout = 3 * time.Second        // of one request
+	keepBatch   = 512 << 10              // bytes of records in one request, or one record
+	keepRefused = 10 * time.Second       // how long a replica is not asked that has refused
+	expireEvery = 10 * time.Second
+	tellEvery   = time.Second // how often is reported what became of sessions, and how many there are
+)
+
+// A keeper gives each session of this process that may move to another replica, which keeps its record
+// and continues the session if this process dies. The records that have changed are sent together.
+type keeper struct {
+	open     *openSessions
+	replicas Replicas
+	pulse    pulse
+
+	mu      sync.Mutex      // guards changed
+	changed map[string]bool // ids of sessions whose record is to be sent, or that have ended; nil: none yet
+
+	// Owned by Keep.
+	at      map[string]string    // by session: the instance that keeps it
+	ring    []string             // instances that may keep records, in order
+	refused map[string]time.Time // by instance
+	seq     int64                // of the last record
+	agreed  map[string]time.Time // see agree
+	doubt   chan struct{}        // that agreed is for
+	expired time.Time            // when records of others were last looked at
+	told    time.Time            // when what became of sessions was last reported
+	serves  int                  // sessions; as reported
+}
+
+func newKeeper(open *openSessions, replicas Replicas) *keeper {
+	return &keeper{
+		open: open, replicas: replicas, at: make(map[string]string), refused: make(map[string]time.Time),
+		agreed: make(map[string]time.Time),
+	}
+}
+
+// instance returns the name of this replica; "" if there is no keeper.
+func (k *keeper) instance() string {
+	if k == nil {
+		return ""
+	}
+	return k.replicas.Instance()
+}
+
+// note records that the record of a session has changed, or that the session has ended.
+func (k *keeper) note(id string) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.changed == nil {
+		k.changed = make(map[string]bool)
+	}
+	k.changed[id] = true
+}
+
+func (k *keeper) takeChanged() map[string]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := k.changed
+	k.changed = nil
+	return all
+}
+
+// Keep lets other replicas keep what they need to continue the sessions of this one if it dies, and finds
+// out which sessions others have continued while this process could not be reached, or did not run. It
+// returns when ctx ends.
+func (h *HTTP) Keep(ctx context.Context) {
+	h.init()
+	k := h.open.keeper
+	if k == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { k.pulse.run(ctx) })
+	k.pulse.start()
+	tick := time.NewTicker(keepEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		others := k.replicas.Others()
+		k.agree(ctx, others)
+		k.send(ctx, others)
+		k.tidy(time.Now(), others)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// tidy reports what became of sessions, and drops what is kept for replicas that have long gone.
+func (k *keeper) tidy(now time.Time, others []Other) {
+	if now.Sub(k.told) >= tellEvery {
+		k.told = now
+		k.open.report(k.replicas)
+		if n := k.open.sessions(); n != k.serves {
+			k.serves = n
+			k.replicas.Serves(n)
+		}
+	}
+	if now.Sub(k.expired) >= expireEvery {
+		k.expired = now
+		there := make(map[string]bool)
+		for _, o := range others {
+			there[o.Instance] = true
+		}
+		k.open.expireKept(now, there)
+	}
+}
+
+// send sends the records that have changed, or that another replica keeps from now on.
+func (k *keeper) send(ctx context.Context, others []Other) {
+	via := k.turn(time.Now(), others)
+	changed := k.takeChanged()
+	if len(changed) == 0 {
+		return
+	}
+	batches := make(map[string]*batch)
+	to := func(instance string) *batch {
+		if batches[instance] == nil {
+			batches[instance] = &batch{via: via[instance], body: keeping{Of: k.replicas.Instance()}}
+		}
+		return batches[instance]
+	}
+	for id := range changed {
+		before, keeps := k.at[id], ""
+		text := k.open.recordOf(id, k.seq+1)
+		if text != nil {
+			k.seq++
+			keeps = k.keeperOf(id)
+		}
+		if before != "" && before != keeps && via[before] != nil {
+			to(before).forget(id)
+		}
+		if keeps == "" { // nobody, until the ring changes, or there is nothing to keep
+			k.at[id] = ""
+			if text == nil {
+				delete(k.at, id)
+			}
+			continue
+		}
+		k.at[id] = keeps
+		if b := to(keeps); !b.add(id, text) {
+			k.note(id) // the next time
+		}
+	}
+	var wg sync.WaitGroup
+	for _, b := range batches {
+		wg.Go(func() { b.post(ctx) })
+	}
+	wg.Wait()
+	for instance, b := range batches {
+		k.settle(instance, b)
+	}
+}
+
+// settle repeats what a replica did not take.
+func (k *keeper) settle(instance string, b *batch) {
+	if b.status == http.StatusNoContent {
+		return
+	}
+	if b.status != 0 { // it has no room, leaves, or does not know what that is
+		k.refused[instance] = time.Now()
+	}
+	for _, id := range b.ids {
+		k.note(id)
+	}
+}
+
+// turn finds out who may keep records: all replicas that are ready and did not refuse. It returns how to
+// reach each of them. If they are others than before, the records that another one keeps from now on
+// are to be sent.
+func (k *keeper) turn(now time.Time, others []Other) map[string]http.RoundTripper {
+	via := make(map[string]http.RoundTripper)
+	var ring []string
+	for _, o := range others {
+		via[o.Instance] = o.Via
+		if o.Ready && o.Via != nil && now.Sub(k.refused[o.Instance]) > keepRefused {
+			ring = append(ring, o.Instance)
+			delete(k.refused, o.Instance)
+		}
+	}
+	slices.Sort(ring)
+	if !slices.Equal(ring, k.ring) {
+		k.ring = ring
+		for id, at := range k.at {
+			if k.keeperOf(id) != at {
+				k.note(id)
+			}
+		}
+	}
+	return via
+}
+
+// keeperOf returns the instance that keeps a session; "" for none. If one comes or goes, few sessions
+// change theirs (rendezvous hashing).
+func (k *keeper) keeperOf(id string) (best string) {
+	var most uint64
+	for _, instance := range k.ring {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(instance))
+		_, _ = h.Write([]byte(id))
+		if sum := h.Sum64(); best == "" || sum > most {
+			best, most = instance, sum
+		}
+	}
+	return best
+}
+
+// A batch is what one replica is sent.
+type batch struct {
+	via    http.RoundTripper // nil: it cannot be reached now
+	body   keeping
+	ids    []string // of the records
+	size   int      // of the records
+	status int      // of the answer; 0 for none
+}
+
+// add adds a record, and reports whether there was room.
+func (b *batch) add(id string, text []byte) bool {
+	if b.size > 0 && b.size+len(text) > keepBatch {
+		return false
+	}
+	b.size += len(text)
+	b.body.Records = append(b.body.Records, text)
+	b.ids = append(b.ids, id)
+	return true
+}
+
+func (b *batch) forget(id string) { b.body.Forget = append(b.body.Forget, id) }
+
+func (b *batch) post(ctx context.Context) {
+	var text bytes.Buffer
+	to := json.NewEncoder(&text)
+	to.SetEscapeHTML(false) // the client's values are as they came
+	if to.Encode(b.body) != nil {
+		return // the records are valid
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	b.status, _, _ = tell(ctx, b.via, http.MethodPut, replicaPath, text.Bytes())
+}
+
+// recordOf returns the record of a session of this process, or that has moved here; nil if there is none
+// that another replica could continue.
+func (o *openSessions) recordOf(id string, seq int64) []byte {
+	o.mu.Lock()
+	s, moved := o.byID[id], o.records.byID[id]
+	o.mu.Unlock()
+	var r *record
+	switch {
+	case s != nil:
+		s.mu.Lock()
+		if s.in.Err() == nil && s.movableLocked() {
+			r = s.recordLocked(o.digest())
+		}
+		defer s.mu.Unlock() // the record has its values
+	case moved != nil:
+		mine := *moved.record
+		mine.Streams = nil
+		r = &mine
+	}
+	if r == nil {
+		return nil
+	}
+	r.Seq = seq
+	return bytes.TrimSuffix(r.encode(), []byte("\n"))
+}
