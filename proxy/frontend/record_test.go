@@ -108,3 +108,38 @@ func TestSaidOnce(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// FuzzKept: what a replica of any version lets this one keep are sessions that can go on here, or nothing, and the
+// bytes that are kept are counted.
+func FuzzKept(f *testing.F) {
+	for _, text := range []string{
+		`{"of":"b","records":[` + aRecord + `,{},7],"forget":["x"]}`, `{"of":"b","forget":["a.1.mac"]}`, `{"records":[null]}`,
+		`{"of":"b","records":[{"v":1,"id":"a","moves":9223372036854775807,"said":{"initialize":{}}},{"v":1,"id":"a","moves":-1,"said":{"initialize":{}}}]}`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		synctest.Test(t, func(t *testing.T) {
+			h := &HTTP{Replicas: &replica{}, SessionIdle: -1}
+			h.init()
+			defer h.Close()
+			h.serveReplica(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, replicaPath, strings.NewReader(text)))
+			o := h.open
+			for id := range o.kept.byID {
+				if !o.adopt(id) {
+					t.Errorf("%q does not go on", id)
+				}
+				m := o.records.byID[id]
+				s := newHTTPSession(id, caller{who: &identity.Identity{}}, o.backlog.join(identity.Principal{}))
+				s.resume(m.record, caller{who: &identity.Identity{}}, false)
+				s.out.attach("", nil).take()
+				s.out.attach("0-17", nil)
+				s.end(errServed, true)
+				o.backlog.leave(identity.Principal{})
+			}
+			if o.kept.bytes != 0 || len(o.kept.byID) != 0 {
+				t.Errorf("%d bytes of %d records are left", o.kept.bytes, len(o.kept.byID))
+			}
+		})
+	})
+}
