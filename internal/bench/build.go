@@ -20,51 +20,57 @@ func build(dir, proxy string, prof profiler) (programs, error) {
 		echo:   filepath.Join(dir, "echo"),
 		relay:  filepath.Join(dir, "relay"),
 		mortal: filepath.Join(dir, "mortal"),
+		floor:  filepath.Join(dir, "floor"),
 	}
 	for _, program := range []string{b.echo, b.mortal, b.relay} {
 		if err := goBuild(".", program, "./"+filepath.Base(program)); err != nil {
 			return b, err
 		}
 	}
+	if err := buildOver(".", b.floor, "./floor", map[string][]byte{"floor/bench_counter.go": counterSource}); err != nil {
+		return b, err
+	}
 	if proxy == "" {
 		b.proxy = filepath.Join(dir, "mcp-proxy")
-		if err := buildProxy(dir, b.proxy, prof); err != nil {
+		if err := buildProxy(b.proxy, prof); err != nil {
 			return b, err
 		}
 	}
 	return b, b.writeConfigs()
 }
 
-// buildProxy builds the proxy, with the profiler laid over it if there is to be one.
-func buildProxy(dir, out string, prof profiler) error {
-	var flags []string
+// buildProxy builds the proxy with what counts in it, and with the profiler if there is to be one.
+func buildProxy(out string, prof profiler) error {
+	over := map[string][]byte{"cmd/mcp-proxy/bench_counter.go": counterSource}
 	if prof.dir != "" {
-		overlay, err := overlayProfiler(dir)
+		over["cmd/mcp-proxy/bench_profiler.go"] = profilerSource
+	}
+	return buildOver(tree, out, "./cmd/mcp-proxy", over)
+}
+
+// buildOver builds a program of the module in root with other text in some of its files. What that
+// takes lies beside out.
+func buildOver(root, out, pkg string, over map[string][]byte) error {
+	replace := map[string]string{}
+	for name, text := range over {
+		place, err := filepath.Abs(filepath.Join(root, name))
 		if err != nil {
 			return err
 		}
-		flags = append(flags, "-overlay", overlay)
+		replace[place] = fmt.Sprintf("%s-%d.go", out, len(replace))
+		if err := os.WriteFile(replace[place], text, 0o600); err != nil {
+			return err
+		}
 	}
-	return goBuild(tree, out, "./cmd/mcp-proxy", flags...)
-}
-
-// overlayProfiler writes what -overlay needs to find the profiler in the proxy, and returns its path.
-func overlayProfiler(dir string) (string, error) {
-	main, err := filepath.Abs(filepath.Join(tree, "cmd/mcp-proxy"))
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
-		return "", err
+		return err
 	}
-	source := filepath.Join(dir, "profiler.go")
-	if err := os.WriteFile(source, profilerSource, 0o600); err != nil {
-		return "", err
+	path := out + "-overlay.json"
+	if err := os.WriteFile(path, overlay, 0o600); err != nil {
+		return err
 	}
-	place := filepath.Join(main, "bench_profiler.go")
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{place: source}})
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "overlay.json")
-	return path, os.WriteFile(path, overlay, 0o600)
+	return goBuild(root, out, pkg, "-overlay", path)
 }
 
 // goBuild builds a program of the module in root as the proxy is released.

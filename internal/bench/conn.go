@@ -19,8 +19,8 @@ const (
 	modern   = "2026-07-28"
 )
 
-// A conn is one connection of a client. Its callers write their requests
-// themselves; readLoop brings them the answers.
+// A conn is one connection of a client. Its one caller writes its requests and reads the
+// answers itself, which costs the least; of several at a time, readLoop brings them the answers.
 type conn struct {
 	// Static after construction.
 	wire   wire
@@ -28,8 +28,10 @@ type conn struct {
 	modern bool   // its requests say all of themselves, and there is no session
 	prefix string // of the names of tools
 	whole  bool   // answers are wanted with their messages
+	// several says that readLoop runs.
+	several bool
 
-	r *bufio.Reader // owned by readLoop, once that runs
+	r *bufio.Reader // owned by readLoop, if that runs
 
 	writing sync.Mutex // guards framed, and writes to w
 	framed  []byte
@@ -90,15 +92,15 @@ func dialHTTP(addr string) (*conn, error) {
 }
 
 // another returns one more conn for the client of c, whose wire is w.
-func (c *conn) another(w *httpWire) (*conn, error) {
+func (c *conn) another(w *httpWire, buffer int) (*conn, error) {
 	nc, err := dialTCP(w.host)
 	if err != nil {
 		return nil, err
 	}
 	wire := *w
 	wire.body = nil
-	another := newConn(&wire, nc, nc, ample)
-	another.modern, another.prefix, another.whole = c.modern, c.prefix, c.whole
+	another := newConn(&wire, nc, nc, buffer)
+	another.modern, another.prefix, another.whole, another.several = c.modern, c.prefix, c.whole, c.several
 	return another, nil
 }
 
@@ -141,16 +143,45 @@ func (c *conn) expect(id int, to chan<- answer) error {
 // to all that is in flight.
 func (c *conn) readLoop() {
 	for {
+		id, a, err := c.read()
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		c.settle(id, a)
+	}
+}
+
+// read returns the next answer.
+func (c *conn) read() (id int, a answer, err error) {
+	for {
 		m, err := c.wire.next(c.r)
 		if err != nil {
-			c.fail(fmt.Errorf("waiting for an answer: %w", err))
-			return
+			return 0, answer{}, fmt.Errorf("waiting for an answer: %w", err)
 		}
 		if id, a, ok := parseAnswer(m); ok {
 			if c.whole {
 				a.message = bytes.Clone(m)
 			}
-			c.settle(id, a)
+			return id, a, nil
+		}
+	}
+}
+
+// ask sends a request and returns its answer.
+func (c *conn) ask(msg []byte, id int, to chan answer) (answer, error) {
+	if c.several {
+		if err := c.send(msg, id, to); err != nil {
+			return answer{}, err
+		}
+		return <-to, nil
+	}
+	if err := c.send(msg, id, nil); err != nil {
+		return answer{}, err
+	}
+	for {
+		if got, a, err := c.read(); err != nil || got == id {
+			return a, err
 		}
 	}
 }
@@ -245,11 +276,15 @@ var padding = `,"arguments":{"text":"` + strings.Repeat("The quick brown fox. ",
 func (c *caller) call(size int) error { return c.callTool(c.conn.prefix+"echo", size) }
 
 func (c *caller) callTool(name string, size int) error {
-	arguments := padding
+	return c.request("tools/call", called(name, size), size)
+}
+
+// called has the params of a call.
+func called(name string, size int) string {
 	if size > 0 {
-		arguments = `,"arguments":{"size":` + strconv.Itoa(size) + `}}`
+		return `{"name":"` + name + `","arguments":{"size":` + strconv.Itoa(size) + `}}`
 	}
-	return c.request("tools/call", `{"name":"`+name+`"`+arguments, size)
+	return `{"name":"` + name + `"` + padding
 }
 
 // said begins the params of a request without a session.
@@ -260,6 +295,22 @@ var errShort = errors.New("the answer is too short")
 
 func (c *caller) request(method, params string, size int) error {
 	id := c.nextID()
+	c.compose(id, method, params)
+	a, err := c.conn.ask(c.msg, id, c.answer)
+	if err != nil {
+		return err
+	}
+	if a.err != nil {
+		return refused{a}
+	}
+	if a.size < size {
+		return errShort
+	}
+	return nil
+}
+
+// compose writes a request to msg.
+func (c *caller) compose(id int, method, params string) {
 	m := append(c.msg[:0], `{"jsonrpc":"2.0","id":`...)
 	m = strconv.AppendInt(m, int64(id), 10)
 	m = append(m, `,"method":"`...)
@@ -270,17 +321,6 @@ func (c *caller) request(method, params string, size int) error {
 		params = params[1:]
 	}
 	c.msg = append(append(m, params...), '}')
-	if err := c.conn.send(c.msg, id, c.answer); err != nil {
-		return err
-	}
-	a := <-c.answer
-	if a.err != nil {
-		return refused{a}
-	}
-	if a.size < size {
-		return errShort
-	}
-	return nil
 }
 
 // refused is an answer that is an error, as one.

@@ -111,9 +111,9 @@ func (c crowd) empty(s *session) (h house, err error) {
 
 // come has all arrive.
 func (g *gathering) come(v *visit) (err error) {
-	before := g.s.cpu()
+	before := g.s.usage().cpu
 	v.arrival, err = g.arrive()
-	v.arrivalCPU = g.s.cpu() - before
+	v.arrivalCPU = g.s.usage().cpu - before
 	v.initialized = len(g.callers)
 	return err
 }
@@ -125,9 +125,9 @@ func (g *gathering) stay(v *visit, before house) error {
 		return err
 	}
 	v.each = (sizes[0] - before.memory) / float64(g.members.clients*g.members.upstreams)
-	cpu := g.s.cpu()
+	cpu := g.s.usage().cpu
 	g.call(v)
-	v.callingCPU = g.s.cpu() - cpu
+	v.callingCPU = g.s.usage().cpu - cpu
 	return nil
 }
 
@@ -233,6 +233,7 @@ func (g *gathering) connect() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.conns = append(g.conns, c)
+	c.several = true // they leave while they wait
 	g.readers.Go(func() {
 		c.readLoop()
 		c.w.Close() // a proxy that says goodbye waits for it

@@ -136,7 +136,7 @@ func (t *trial) join() (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.prefix, c.whole = t.tgt.prefix, true
+	c.prefix, c.whole, c.several = t.tgt.prefix, true, true
 	done := make(chan error, 1)
 	go func() { done <- t.s.join(c) }()
 	select {

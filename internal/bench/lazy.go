@@ -124,6 +124,7 @@ func (s *session) looks(n int) (times []time.Duration, err error) {
 		if err != nil {
 			return nil, err
 		}
+		c.several = true // it leaves, and readLoop with it
 		s.readers.Go(c.readLoop)
 		client := c.caller(s.nextID)
 		err = errors.Join(client.initialize(), client.initialized(), client.request("tools/list", `{"of":"echo"}`, 0))

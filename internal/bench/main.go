@@ -17,8 +17,9 @@ type options struct {
 	proxy  string
 	crowds []crowd
 	quick  bool
-	only   bool // nothing but the crowds
-	lazy   bool // nothing but upstreams that start when they are needed
+	only   bool   // nothing but the crowds
+	light  string // nothing but parts of the table of goals
+	lazy   bool   // nothing but upstreams that start when they are needed
 
 	// Nothing but pairs: with this other binary, or with what the proxy does besides.
 	against string
@@ -40,6 +41,7 @@ func parse() options {
 	o := options{crowds: largest}
 	flag.BoolVar(&o.quick, "quick", false, "a smoke test of half a minute: 3 short rounds")
 	flag.BoolVar(&o.lazy, "lazy", false, "measure only upstreams that start when they are needed")
+	flag.StringVar(&o.light, "light", "", "measure only what the proxy costs beside floors: all, or some of the `parts` cpu,http,link,big,memory,crowd,waiting,size")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
 	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
 	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
@@ -89,6 +91,9 @@ func run(o options) error {
 			return err
 		}
 		return comparePairs(os.Stdout, pairs, o)
+	}
+	if o.light != "" {
+		return light(os.Stdout, programs, o.light, o)
 	}
 	if o.lazy {
 		return lazinesses(os.Stdout, programs, o)

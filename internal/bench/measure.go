@@ -1,7 +1,11 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
+	"errors"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -45,9 +49,11 @@ func (s *session) measure(m *sample, d time.Duration) (err error) {
 	}
 	m.p50, m.p99 = quantile(times, 0.50), quantile(times, 0.99)
 
-	if m.perSecond, m.cpu, err = s.together(d); err != nil {
+	many, err := s.together(d)
+	if err != nil {
 		return err
 	}
+	m.perSecond, m.cpu = many.perSecond, many.cpu()
 	times, err = s.oneByOne(big, d)
 	if err != nil {
 		return err
@@ -81,42 +87,90 @@ func (s *session) oneByOne(size int, d time.Duration) ([]time.Duration, error) {
 	return times, nil
 }
 
-// together has all callers call for d. It returns how many calls were answered per second, and
-// how long processors worked for each of them in the proxies.
-func (s *session) together(d time.Duration) (perSecond float64, cpu time.Duration, err error) {
+// A load is what many calls at a time took.
+type load struct {
+	calls     float64
+	perSecond float64
+	proxies   usage         // of the process that clients reach, and of the far one if it runs the same program
+	own       time.Duration // processor time of this one
+}
+
+// cpu is how long processors worked for each call in the proxies.
+func (l load) cpu() time.Duration { return l.proxies.cpu / time.Duration(max(l.calls, 1)) }
+
+// together has as many calls in flight for d as there are callers, on their connections.
+func (s *session) together(d time.Duration) (l load, err error) {
 	var g errgroup.Group
 	var answered atomic.Int64
-	before, begin := s.cpu(), time.Now()
+	callers := map[*conn]int{}
 	for _, c := range s.callers {
+		callers[c.conn]++
+	}
+	before, own, begin := s.usage(), ownCPU(), time.Now()
+	for c, n := range callers {
 		g.Go(func() error {
-			n, err := c.callUntil(begin.Add(d))
+			n, err := c.keep(n, s.nextID, begin.Add(d))
 			answered.Add(n)
 			return err
 		})
 	}
 	err = g.Wait()
-	n := max(answered.Load(), 1)
-	return float64(n) / time.Since(begin).Seconds(), (s.cpu() - before) / time.Duration(n), err
+	l.calls = float64(max(answered.Load(), 1))
+	l.perSecond = l.calls / time.Since(begin).Seconds()
+	l.proxies, l.own = s.usage().less(before), ownCPU()-own
+	return l, err
 }
 
-// cpu returns how long processors have worked for the proxies: the process that clients reach,
-// and the far one if it runs the same program.
-func (s *session) cpu() (sum time.Duration) {
+// usage is that of the proxies: the process that clients reach, and the far one if it runs the
+// same program.
+func (s *session) usage() (sum usage) {
 	for _, p := range s.procs {
 		if p.cmd.Path == s.procs[0].cmd.Path {
-			sum += p.cpu()
+			sum = sum.plus(p.usage(), 1)
 		}
 	}
 	return sum
 }
 
-func (c *caller) callUntil(end time.Time) (n int64, err error) {
-	for ; time.Now().Before(end); n++ {
-		if err := c.call(0); err != nil {
-			return n, err
+// firstPrepared is the least id of a prepared call: all have the same length.
+const firstPrepared = 1_000_000_000
+
+// keep has n calls in flight until end, and returns how many were answered. It costs as little
+// as it can, so that it is not what is measured: the bytes of a call are prepared, but for the id.
+func (c *conn) keep(n int, nextID func() int, end time.Time) (answered int64, err error) {
+	call := c.caller(nextID)
+	call.compose(firstPrepared, "tools/call", called(c.prefix+"echo", 0))
+	framed := c.wire.frame(nil, call.msg)
+	at := bytes.Index(framed, strconv.AppendInt([]byte(`"id":`), firstPrepared, 10)) + len(`"id":`)
+	owed := 0 // the sum of the ids of calls without an answer
+	send := func() error {
+		id := firstPrepared + nextID()
+		owed += id
+		strconv.AppendInt(framed[:at], int64(id), 10)
+		_, err := c.w.Write(framed)
+		return err
+	}
+	for range n {
+		if err := send(); err != nil {
+			return 0, err
 		}
 	}
-	return n, nil
+	for open := n; open > 0; answered++ {
+		id, a, err := c.read()
+		if err = cmp.Or(err, a.err); err != nil {
+			return answered, err
+		}
+		owed -= id
+		if time.Now().After(end) {
+			open--
+		} else if err := send(); err != nil {
+			return answered, err
+		}
+	}
+	if owed != 0 {
+		return answered, errors.New("answers to other calls than those that were made")
+	}
+	return answered, nil
 }
 
 // quantile returns the value below which the share q of sorted lies; zero if

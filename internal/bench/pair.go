@@ -19,6 +19,9 @@ type pair struct {
 	base, with target
 	// aim is the share by which calls through with may cost more and be fewer; zero means none.
 	aim float64
+	// size is that of the results of all calls, which are then made one after the other; zero means
+	// small ones, and many at a time, too.
+	size int
 	// watch, unless it is nil, begins what goes on beside the calls until ctx ends.
 	watch func(ctx context.Context) error
 }
@@ -28,9 +31,8 @@ const turns = 10
 
 // A turn is what one of a pair did in one turn.
 type turn struct {
-	p50       time.Duration
-	perSecond float64
-	cpu       time.Duration // of the proxies, for each call of many at a time
+	p50  time.Duration // of one call after another
+	load               // of many at a time
 }
 
 // pairs returns the pairs that the command line asks for.
@@ -79,17 +81,26 @@ func (b programs) routes() []target {
 	}
 }
 
-// comparePairs measures all pairs in every round, with fresh processes.
-func comparePairs(w io.Writer, all []pair, o options) error {
-	base, with := make([][]turn, len(all)), make([][]turn, len(all))
+// measurePairs measures all pairs in every round, with fresh processes.
+func measurePairs(all []pair, o options) (base, with [][]turn, err error) {
+	base, with = make([][]turn, len(all)), make([][]turn, len(all))
 	for round := range o.rounds {
 		for i, p := range all {
 			b, m, err := p.round(round, o.part)
 			if err != nil {
-				return fmt.Errorf("measure %s: %w", p.name, err)
+				return nil, nil, fmt.Errorf("measure %s: %w", p.name, err)
 			}
 			base[i], with[i] = append(base[i], b...), append(with[i], m...)
 		}
+	}
+	return base, with, nil
+}
+
+// comparePairs prints what pairs differ in.
+func comparePairs(w io.Writer, all []pair, o options) error {
+	base, with, err := measurePairs(all, o)
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(w, "medians of %d pairs of turns in %d rounds, and their ratios ± two standard errors\n", turns*o.rounds, o.rounds)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -115,7 +126,7 @@ func (p pair) round(round int, part time.Duration) (base, with []turn, err error
 		if both[i], err = tgt.begin(probe{}); err != nil {
 			return nil, nil, err
 		}
-		if _, _, err = both[i].together(part); err != nil { // does not count: it warms up
+		if _, err = both[i].together(part); err != nil { // does not count: it warms up
 			return nil, nil, both[i].explain(err)
 		}
 	}
@@ -129,7 +140,7 @@ func (p pair) round(round int, part time.Duration) (base, with []turn, err error
 	var measured [2][]turn
 	for i := range 2 * turns {
 		at := (round + i + i/2) % 2 // base with, with base, base with
-		t, err := both[at].turn(part / turns)
+		t, err := both[at].turn(p.size, part/turns)
 		if err != nil {
 			return nil, nil, both[at].explain(err)
 		}
@@ -138,33 +149,41 @@ func (p pair) round(round int, part time.Duration) (base, with []turn, err error
 	return measured[0], measured[1], nil
 }
 
-// turn calls one by one for d, and together for d.
-func (s *session) turn(d time.Duration) (t turn, err error) {
-	times, err := s.oneByOne(0, d)
-	if err != nil {
+// turn calls one by one for d, and together for d if results are small.
+func (s *session) turn(size int, d time.Duration) (t turn, err error) {
+	times, err := s.oneByOne(size, d)
+	if t.p50 = quantile(times, 0.5); size > 0 || err != nil {
 		return t, err
 	}
-	t.p50 = quantile(times, 0.5)
-	t.perSecond, t.cpu, err = s.together(d)
+	t.load, err = s.together(d)
 	return t, err
 }
 
 // print writes the line of a pair; turns with the same index are set against each other.
 func (p pair) print(w io.Writer, base, with []turn) {
-	set := func(of func(turn) float64) (b, m float64, r ratio) {
-		ratios := make([]float64, len(with))
-		for i := range with {
-			ratios[i] = of(with[i]) / of(base[i])
-		}
-		return middle(base, of), middle(with, of), spread(ratios)
-	}
-	was, is, rate := set(func(t turn) float64 { return t.perSecond })
-	fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%s\t", p.name, is, was, rate)
-	was, is, cost := set(func(t turn) float64 { return float64(t.cpu) / 1e3 })
-	fmt.Fprintf(w, "%s\t%.1f µs\t%.1f µs\t%s\t", p.verdict(atLeast(rate.middle, 1-p.aim)), is, was, cost)
-	was, is, wait := set(func(t turn) float64 { return float64(t.p50) / 1e3 })
-	fmt.Fprintf(w, "%s\t%.0f µs\t%.0f µs\t%s\t\n", p.verdict(atMost(cost.middle, 1+p.aim, fmt.Sprint(1+p.aim))), is, was, wait)
+	was, is, rate := compared(base, with, turn.rate)
+	fmt.Fprintf(w, "%s\t%.0f\t%.0f\t%s\t", p.name, is.middle, was.middle, rate)
+	was, is, cost := compared(base, with, turn.cost)
+	fmt.Fprintf(w, "%s\t%.1f µs\t%.1f µs\t%s\t", p.verdict(atLeast(rate.middle, 1-p.aim)), is.middle, was.middle, cost)
+	was, is, wait := compared(base, with, turn.wait)
+	fmt.Fprintf(w, "%s\t%.0f µs\t%.0f µs\t%s\t\n", p.verdict(atMost(cost.middle, 1+p.aim, fmt.Sprint(1+p.aim))), is.middle, was.middle, wait)
 }
+
+// compared sets turns with the same index against each other.
+func compared(base, with []turn, of func(turn) float64) (b, m, r ratio) {
+	ratios := make([]float64, len(with))
+	was, is := slices.Clone(ratios), slices.Clone(ratios)
+	for i := range with {
+		was[i], is[i] = of(base[i]), of(with[i])
+		ratios[i] = is[i] / was[i]
+	}
+	return spread(was), spread(is), spread(ratios)
+}
+
+// What is compared: calls per second, and microseconds.
+func (t turn) rate() float64 { return t.perSecond }
+func (t turn) cost() float64 { return float64(t.cpu()) / 1e3 }
+func (t turn) wait() float64 { return float64(t.p50) / 1e3 }
 
 // verdict is text, of a pair that has an aim.
 func (p pair) verdict(text string) string {
@@ -174,7 +193,7 @@ func (p pair) verdict(text string) string {
 	return text
 }
 
-// A ratio is the median of several, and how far another median might be from it: about two
+// A ratio is the median of several, or of other values, and how far another median might be from it: about two
 // standard errors, from the deviations from the median.
 type ratio struct{ middle, error float64 }
 

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -100,29 +101,78 @@ func (p *process) url() (string, error) {
 	}
 }
 
-// cpu returns how long processors have worked for the process; zero if that cannot be told here.
-func (p *process) cpu() time.Duration {
+// A usage is what the kernel counts of processes; zeros where that cannot be told.
+type usage struct {
+	cpu, system time.Duration // system is part of cpu, in ticks of 10 ms
+	// Context switches of all threads: because they waited, and because others had to run.
+	waits, preempted float64
+}
+
+// plus returns the sum of u and so many times v.
+func (u usage) plus(v usage, times float64) usage {
+	n := time.Duration(times)
+	return usage{u.cpu + n*v.cpu, u.system + n*v.system, u.waits + times*v.waits, u.preempted + times*v.preempted}
+}
+
+func (u usage) less(v usage) usage { return u.plus(v, -1) }
+
+// usage returns that of the process until now.
+func (p *process) usage() (u usage) {
 	const exact = 2 // CPUCLOCK_SCHED: nanoseconds, where /proc has ticks
 	var t unix.Timespec
 	if unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|exact), &t) != nil {
-		return 0
+		return u
 	}
+	u.cpu = time.Duration(t.Nano())
+	stat, _ := os.ReadFile(p.proc("stat"))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	if fields := strings.Fields(rest); len(fields) > 12 { // from the third on: stime is the fifteenth
+		ticks, _ := strconv.Atoi(fields[12])
+		u.system = time.Duration(ticks) * 10 * time.Millisecond
+	}
+	threads, _ := filepath.Glob(p.proc("task/*/status"))
+	for _, thread := range threads {
+		u.waits += statusOf(thread, "voluntary_ctxt_switches")
+		u.preempted += statusOf(thread, "nonvoluntary_ctxt_switches")
+	}
+	return u
+}
+
+// ownCPU returns how long processors have worked for this process.
+func ownCPU() time.Duration {
+	var t unix.Timespec
+	unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t)
 	return time.Duration(t.Nano())
 }
 
-// rss returns the resident memory of the process in bytes.
-func (p *process) rss() (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
+// proc returns a path of the kernel's about the process.
+func (p *process) proc(name string) string {
+	return fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, name)
+}
+
+// statusOf returns a number in a status file of /proc, zero if it is not there.
+func statusOf(path, key string) float64 {
+	status, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
-			return kib * 1024, err
+		if value, ok := strings.CutPrefix(line, key+":"); ok {
+			n, _ := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
+			return n
 		}
 	}
-	return 0, errors.New("the process has ended, or has no VmRSS")
+	return 0
+}
+
+// rss returns the resident memory of the process in bytes.
+func (p *process) rss() (float64, error) { return p.memory("VmRSS") }
+
+// anon returns the private memory of the process in bytes: what is not pages of files.
+func (p *process) anon() (float64, error) { return p.memory("RssAnon") }
+
+func (p *process) memory(key string) (float64, error) {
+	if size := statusOf(p.proc("status"), key); size > 0 {
+		return size * kib, nil
+	}
+	return 0, fmt.Errorf("the process has ended, or has no %s", key)
 }
 
 // files returns how many descriptors the process has open.

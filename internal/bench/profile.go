@@ -107,7 +107,7 @@ func (pr profiler) report(w io.Writer, targets []target, d time.Duration) error 
 		run  func(s *session) error
 	}{
 		{"one", func(s *session) error { _, err := s.oneByOne(0, d); return err }},
-		{"many", func(s *session) error { _, _, err := s.together(d); return err }},
+		{"many", func(s *session) error { _, err := s.together(d); return err }},
 	}
 	for _, tgt := range targets[firstProxy:] {
 		for _, load := range loads {

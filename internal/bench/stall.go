@@ -42,7 +42,7 @@ func measureStall(tgt target, d time.Duration) (st stall, err error) {
 		return st, err
 	}
 	reading := &gate{r: c.r}
-	c.r = bufio.NewReaderSize(reading, 64<<10)
+	c.r, c.several = bufio.NewReaderSize(reading, 64<<10), true
 	if err := s.join(c); err != nil {
 		return st, err
 	}

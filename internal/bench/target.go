@@ -32,6 +32,7 @@ type target struct {
 	// open returns a connection to the started process.
 	open func(p *process) (*conn, error)
 	// whole says that answers are wanted with their messages.
+	// It also says that several calls at a time are on one connection.
 	whole bool
 	// hops says that the session begins at far, a replica of argv, and is used at argv.
 	hops bool
@@ -46,7 +47,7 @@ type target struct {
 
 // programs are the paths of what is measured, and dir of all that they need.
 type programs struct {
-	dir, proxy, echo, relay, mortal string
+	dir, proxy, echo, relay, mortal, floor string
 }
 
 // Configurations of the proxy: its one upstream is a process of each client's
@@ -194,7 +195,7 @@ type session struct {
 	first   time.Duration // from the start of the process to its first answer
 
 	ids     atomic.Int64
-	readers sync.WaitGroup // the readLoop of each conn
+	readers sync.WaitGroup // the readLoop of each conn that has one
 }
 
 // launch starts tgt's processes, and no client.
@@ -202,7 +203,7 @@ func (tgt target) launch(pr probe) (*session, error) {
 	s := &session{}
 	env := append(pr.env(), tgt.env...)
 	if tgt.far != nil {
-		far, err := start(tgt.far, true, pr.ofFar().env()...)
+		far, err := start(tgt.far, true, append(pr.ofFar().env(), tgt.env...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -247,7 +248,7 @@ func (s *session) handshake(tgt target) error {
 		if err != nil {
 			return err
 		}
-		c.prefix, c.whole = tgt.prefix, tgt.whole
+		c.prefix, c.whole, c.several = tgt.prefix, tgt.whole, tgt.whole
 		if err := s.join(c); err != nil {
 			return err
 		}
@@ -265,7 +266,7 @@ func (s *session) handshake(tgt target) error {
 			s.callers = append(s.callers, c.caller(s.nextID))
 			continue
 		}
-		another, err := c.another(w)
+		another, err := c.another(w, ample)
 		if err != nil {
 			return err
 		}
@@ -295,7 +296,9 @@ func (s *session) greet(c *conn) (*caller, error) {
 // add takes c over and returns its first caller.
 func (s *session) add(c *conn) *caller {
 	s.conns = append(s.conns, c)
-	s.readers.Go(c.readLoop)
+	if c.several {
+		s.readers.Go(c.readLoop)
+	}
 	s.callers = append(s.callers, c.caller(s.nextID))
 	return s.callers[len(s.callers)-1]
 }

@@ -54,8 +54,8 @@ func converse(t *testing.T, c *conn, n int) {
 	for len(s.callers) < n {
 		s.callers = append(s.callers, c.caller(s.nextID))
 	}
-	if rate, _, err := s.together(10 * time.Millisecond); err != nil || rate <= 0 {
-		t.Errorf("%v calls per second, %v", rate, err)
+	if l, err := s.together(10 * time.Millisecond); err != nil || l.perSecond <= 0 {
+		t.Errorf("%v calls per second, %v", l.perSecond, err)
 	}
 }
 

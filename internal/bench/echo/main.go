@@ -1,7 +1,7 @@
 // Command echo is an MCP server over stdio that costs next to nothing, so that
 // a benchmark measures what stands in front of it. With the argument http it is
 // one over Streamable HTTP, at a port of its choice, which it tells on stdout. It
-// answers requests of both eras.
+// answers requests of both eras, but no call of the tool wait.
 //
 // It reads no more of a message than it must, knows compact JSON only, and
 // trusts its client: it is no example of a server.
@@ -58,7 +58,7 @@ func serve(r io.Reader, w io.Writer) error {
 // answer writes the response to one request, and nothing for a notification.
 func answer(out *bufio.Writer, line []byte) {
 	id := after(line, `"id":`, ",}")
-	if id == nil {
+	if id == nil || bytes.Contains(line, []byte(`"params":{"name":"wait"`)) {
 		return
 	}
 	out.WriteString(`{"jsonrpc":"2.0","id":`)
