@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -60,18 +60,24 @@ func converse(t *testing.T, c *conn, n int) {
 }
 
 func TestLine(t *testing.T) {
-	client, server := net.Pipe()
+	requests, in, err := os.Pipe() // which has room for many requests, as those of a server
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, answers, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for lines := bufio.NewScanner(server); lines.Scan(); {
+		for lines := bufio.NewScanner(requests); lines.Scan(); {
 			if answer := respond(t, lines.Bytes()); answer != nil {
-				server.Write(append(answer, '\n'))
+				answers.Write(append(answer, '\n'))
 			}
 		}
 	}()
-	converse(t, newConn(&lineWire{}, client, client, ample), width)
-	client.Close()
+	converse(t, newConn(&lineWire{}, out, in, ample), width)
 	<-done
 }
 
