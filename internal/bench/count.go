@@ -45,7 +45,7 @@ func (b programs) allocations(tgt target, d time.Duration) (each counts, err err
 	if err != nil {
 		return each, err
 	}
-	defer func() { err = errors.Join(s.explain(err), s.end()) }()
+	defer func() { err = s.endAfter(err) }()
 	if _, err := s.together(d / 2); err != nil {
 		return each, err
 	}

@@ -34,6 +34,7 @@ var lightParts = []lightPart{
 	{"crowd", programs.lightCrowd},
 	{"waiting", programs.lightWaiting},
 	{"size", programs.lightSize},
+	{"hooks", programs.lightHooks},
 }
 
 // light prints the parts of the table whose names are in list, or all.

@@ -44,7 +44,7 @@ func (g group) grows() (private, resident float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { err = errors.Join(s.explain(err), s.end()) }()
+	defer func() { err = s.endAfter(err) }()
 	before, err := s.memory()
 	if err != nil {
 		return 0, 0, err
@@ -113,7 +113,7 @@ func (b programs) idle() (m size, err error) {
 	if err != nil {
 		return m, err
 	}
-	defer func() { err = errors.Join(s.explain(err), s.end()) }()
+	defer func() { err = s.endAfter(err) }()
 	time.Sleep(2 * settle)
 	return s.memory()
 }
@@ -132,7 +132,7 @@ func (b programs) lightCrowd(options) (rows []goal, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(s.explain(err), s.end()) }()
+	defer func() { err = s.endAfter(err) }()
 	g := &gathering{s: s, members: c}
 	if _, err := g.arrive(); err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func waits(tgt target) (each float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(s.explain(err), s.end()) }()
+	defer func() { err = s.endAfter(err) }()
 	c, err := tgt.open(s.procs[0])
 	if err != nil {
 		return 0, err

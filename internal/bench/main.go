@@ -18,6 +18,7 @@ type options struct {
 	crowds []crowd
 	quick  bool
 	only   bool   // nothing but the crowds
+	record bool   // nothing but what the repository records
 	light  string // nothing but parts of the table of goals
 	lazy   bool   // nothing but upstreams that start when they are needed
 
@@ -41,7 +42,8 @@ func parse() options {
 	o := options{crowds: largest}
 	flag.BoolVar(&o.quick, "quick", false, "a smoke test of half a minute: 3 short rounds")
 	flag.BoolVar(&o.lazy, "lazy", false, "measure only upstreams that start when they are needed")
-	flag.StringVar(&o.light, "light", "", "measure only what the proxy costs beside floors: all, or some of the `parts` cpu,http,link,big,memory,crowd,waiting,size")
+	flag.StringVar(&o.light, "light", "", "measure only what the proxy costs beside floors: all, or some of the `parts` cpu,http,link,big,memory,crowd,waiting,size,hooks; record has what CI checks")
+	flag.BoolVar(&o.record, "record", false, "only write again what CI checks (record.json), which must not grow")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
 	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
 	flag.StringVar(&o.proxy, "proxy", "", "measure this `binary` instead of building this tree's")
@@ -92,6 +94,9 @@ func run(o options) error {
 		}
 		return comparePairs(os.Stdout, pairs, o)
 	}
+	if o.record || o.light == "record" {
+		return judge(os.Stdout, programs, o)
+	}
 	if o.light != "" {
 		return light(os.Stdout, programs, o.light, o)
 	}
@@ -139,7 +144,11 @@ func neighbours(b programs, o options) error {
 	if err := lazinesses(os.Stdout, b, o); err != nil {
 		return err
 	}
-	return visits(os.Stdout, b, o.crowds, o.profile)
+	if err := visits(os.Stdout, b, o.crowds, o.profile); err != nil || !o.quick || o.proxy != "" {
+		return err
+	}
+	fmt.Println()
+	return judge(os.Stdout, b, o)
 }
 
 // rounds measures each target once in each round.

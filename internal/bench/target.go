@@ -313,6 +313,9 @@ func (s *session) explain(err error) error {
 	return err
 }
 
+// endAfter is end for a session of which err is known, which it explains.
+func (s *session) endAfter(err error) error { return errors.Join(s.explain(err), s.end()) }
+
 // end closes the connections and stops the processes.
 func (s *session) end() error {
 	for _, c := range s.conns {
