@@ -13,6 +13,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -133,25 +135,50 @@ func (b programs) watched(p pair) ([]pair, error) {
 
 // read begins to read what an operator gets at path, until ctx ends.
 func read(ctx context.Context, socket, path string) error {
+	body, err := look(ctx, socket, path)
+	if err != nil {
+		return err
+	}
+	go func() {
+		defer body.Close()
+		io.Copy(io.Discard, body)
+	}()
+	return nil
+}
+
+// look returns what an operator gets at path.
+func look(ctx context.Context, socket, path string) (io.ReadCloser, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: dial}}
-	resp, err := client.Do(r) //nolint:bodyclose // closed when all is read
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	resp, err := client.Do(r) //nolint:bodyclose // the caller does
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
-		return fmt.Errorf("GET %s: %s", path, resp.Status)
+		return nil, fmt.Errorf("GET %s: %s", path, resp.Status)
 	}
-	go func() {
-		defer resp.Body.Close()
-		io.Copy(io.Discard, resp.Body)
-	}()
-	return nil
+	return resp.Body, nil
+}
+
+// metric returns the value of a metric with all its labels; zero if there is none yet.
+func metric(socket, name string) (float64, error) {
+	body, err := look(context.Background(), socket, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, err
 }

@@ -20,6 +20,7 @@ type options struct {
 	only   bool   // nothing but the crowds
 	record bool   // nothing but what the repository records
 	light  string // nothing but parts of the table of goals
+	moving int    // nothing but so many sessions on three replicas
 	lazy   bool   // nothing but upstreams that start when they are needed
 
 	// Nothing but pairs: with this other binary, or with what the proxy does besides.
@@ -43,6 +44,7 @@ func parse() options {
 	flag.BoolVar(&o.quick, "quick", false, "a smoke test of half a minute: 3 short rounds")
 	flag.BoolVar(&o.lazy, "lazy", false, "measure only upstreams that start when they are needed")
 	flag.StringVar(&o.light, "light", "", "measure only what the proxy costs beside floors: all, or some of the `parts` cpu,http,link,big,memory,crowd,waiting,size,hooks; record has what CI checks")
+	flag.IntVar(&o.moving, "replicas", 0, "measure only what becomes of that `number` of sessions when one of three replicas is restarted")
 	flag.BoolVar(&o.record, "record", false, "only write again what CI checks (record.json), which must not grow")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")
 	flag.DurationVar(&o.part, "part", 700*time.Millisecond, "how long one measurement of a round lasts")
@@ -99,6 +101,9 @@ func run(o options) error {
 	}
 	if o.light != "" {
 		return light(os.Stdout, programs, o.light, o)
+	}
+	if o.moving > 0 {
+		return moving(os.Stdout, programs, o.moving)
 	}
 	if o.lazy {
 		return lazinesses(os.Stdout, programs, o)
