@@ -43,6 +43,16 @@
 // a static token, with a JWT, and with policies, requests arrive at another replica than that of their
 // session, and operators look in, with metrics and a tap.
 //
+// -light prints what the proxy costs beside floors (floor), programs that do the least a proxy of messages
+// can do on the same path, in pairs and with the goals: processor time, context switches and allocations of a call,
+// private memory, the binary. Its parts can be chosen, and take a minute or two each; "hooks" compares with a
+// build whose hooks are compiled out (bare.go). "record" judges against record.json, as CI does; -record
+// writes that again:
+//
+//	go -C internal/bench run . -light cpu,memory -rounds 6
+//
+// -replicas 10000 has so many sessions on three replicas, and restarts one of them.
+//
 // -compare measures nothing but our proxy beside others, and what becomes of calls when
 // something goes wrong (docs/benchmarks.md, docs/faults.md). The others are in the directory
 // of -peers; without it ours is alone. The server of that is mortal:

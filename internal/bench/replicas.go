@@ -26,6 +26,7 @@ const movers = 32
 
 // replicate begins n sessions on three replicas.
 func (b programs) replicate(n int) (f *fleet, err error) {
+	n = max(n, 3)
 	f = &fleet{b: b, s: &session{}, sessions: make([]string, n)}
 	defer func() {
 		if err != nil {
@@ -68,11 +69,15 @@ func (f *fleet) open() error {
 			host, err := f.s.procs[at].address()
 			known = errors.Join(known, err, passesOn(host, w))
 		}
+		f.sessions[i] = w.session
 		return known
 	}); err != nil {
 		return err
 	}
 	return f.each(len(f.sessions), func(i int, c *caller, w *httpWire) error {
+		if i < 3 {
+			return nil
+		}
 		err := errors.Join(c.initialize(), c.initialized())
 		f.sessions[i] = w.session
 		return err

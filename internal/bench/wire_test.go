@@ -169,6 +169,15 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Answers to calls that nobody made are an error.
+func TestKeep(t *testing.T) {
+	next := 0
+	c := newConn(&lineWire{}, strings.NewReader(`{"jsonrpc":"2.0","id":7,"result":{}}`+"\n"), nopCloser{io.Discard}, ample)
+	if n, err := c.keep(1, func() int { next++; return next }, time.Now()); err == nil {
+		t.Errorf("%d answers were taken for those of other calls", n)
+	}
+}
+
 func TestParseAnswer(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	for msg, want := range map[string]int{
