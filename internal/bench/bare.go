@@ -28,7 +28,7 @@ var bare = map[string]map[string]string{
 
 // buildBare builds a proxy that has no hooks in the way of a call.
 func buildBare(out string) error {
-	over := map[string][]byte{}
+	over := map[string][]byte{counterPlace: counterSource}
 	for file, functions := range bare {
 		text, err := hollow(file, functions)
 		if err != nil {
@@ -90,6 +90,11 @@ func (b programs) lightHooks(o options) (rows []goal, err error) {
 			p.goal("CPU per call, 64 in flight, µs", "%.1f", base[i], with[i], turn.cost).below(1.01),
 			p.goal("calls/s", "%.0f", base[i], with[i], turn.rate).above(0.99),
 			p.goal("p50, one at a time, µs", "%.1f", base[i], with[i], turn.wait).below(1.01))
+		more, err := b.allocated(p, o) // which tells without noise
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, more...)
 	}
 	return rows, nil
 }

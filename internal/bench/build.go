@@ -41,7 +41,7 @@ func build(dir, proxy string, prof profiler) (programs, error) {
 
 // buildProxy builds the proxy with what counts in it, and with the profiler if there is to be one.
 func buildProxy(out string, prof profiler) error {
-	over := map[string][]byte{"cmd/mcp-proxy/bench_counter.go": counterSource}
+	over := map[string][]byte{counterPlace: counterSource}
 	if prof.dir != "" {
 		over["cmd/mcp-proxy/bench_profiler.go"] = profilerSource
 	}

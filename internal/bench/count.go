@@ -15,6 +15,9 @@ import (
 //go:embed counter.go.txt
 var counterSource []byte
 
+// counterPlace is where it goes in the proxy.
+const counterPlace = "cmd/mcp-proxy/bench_counter.go"
+
 // counts are what a process says of its memory: objects and bytes that it has allocated, and
 // bytes of objects and stacks that are alive.
 type counts struct{ Allocs, Bytes, Live float64 }
