@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
 	"strings"
 	"sync"
 
@@ -101,52 +98,4 @@ func newVersion() *cobra.Command {
 	}
 	addJSONFlag(cmd, &asJSON)
 	return cmd
-}
-
-// A proxy has a heap of a few megabytes and much short-lived garbage: with the default GOGC it
-// would collect all the time. A GOGC of 400 about doubles the calls per second. A large heap must
-// not grow fivefold, so GOGC falls back to Go's default as the memory in use approaches amplyUsed.
-const (
-	gcPercent = 400
-	goPercent = 100
-	amplyUsed = 512 << 20
-)
-
-// tuneMemory sets GOGC after each collection, unless the user has set it.
-func tuneMemory() {
-	if os.Getenv("GOGC") == "" {
-		(&collection{set: debug.SetGCPercent}).over()
-	}
-}
-
-// A collection is unreachable, so that each cycle of the collector calls its finalizer, over.
-type collection struct {
-	percent int                   // the last one set
-	set     func(percent int) int // [debug.SetGCPercent]
-}
-
-// over sets how soon the next cycle begins. With a memory limit instead, the collector would
-// run all the time once the limit is reached, as with ten thousand clients.
-func (c *collection) over() {
-	if percent := percentFor(used()); percent != c.percent {
-		c.percent = percent
-		c.set(percent)
-	}
-	runtime.SetFinalizer(c, (*collection).over)
-}
-
-// used returns how many bytes the last cycle found in use.
-func used() uint64 {
-	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
-	metrics.Read(samples)
-	return samples[0].Value.Uint64() + samples[1].Value.Uint64()
-}
-
-// percentFor returns GOGC for a process that uses so many bytes.
-func percentFor(used uint64) int {
-	if used == 0 {
-		return gcPercent
-	}
-	room := 100 * (amplyUsed - int64(used)) / int64(used)
-	return int(min(max(room, goPercent), gcPercent))
 }
