@@ -60,9 +60,13 @@ func (g group) grows() (private, resident float64, err error) {
 // A size is the memory of a proxy in bytes.
 type size struct{ private, resident float64 }
 
-// memory returns that of the process that clients reach, when all is quiet.
+// atRest is how long a proxy has nothing to do before its memory is read. It gives back what it does not need
+// when it is at rest for two seconds.
+const atRest = 4 * time.Second
+
+// memory returns that of the process that clients reach, when it is at rest.
 func (s *session) memory() (m size, err error) {
-	time.Sleep(settle)
+	time.Sleep(atRest)
 	private, err := s.procs[0].anon()
 	if err != nil {
 		return m, err
@@ -114,7 +118,6 @@ func (b programs) idle() (m size, err error) {
 		return m, err
 	}
 	defer func() { err = s.endAfter(err) }()
-	time.Sleep(2 * settle)
 	return s.memory()
 }
 
