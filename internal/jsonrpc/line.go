@@ -111,6 +111,13 @@ func (l *LineReader) Buffered() bool {
 	return bytes.IndexByte(ahead, '\n') >= 0
 }
 
+// Rest takes what was read ahead, for somebody who reads on without l.
+func (l *LineReader) Rest() []byte {
+	rest := l.buf[l.start:l.end]
+	l.buf, l.start, l.scanned, l.end = nil, 0, 0, 0
+	return rest
+}
+
 // buffered takes a complete line out of the buffer.
 func (l *LineReader) buffered() ([]byte, bool) {
 	i := bytes.IndexByte(l.buf[l.scanned:l.end], '\n')

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -27,11 +28,17 @@ func isBytes(line []byte) bool {
 // what they send. The dialler sends first.
 type byteStream struct {
 	*conn
+	ahead   []byte     // was read with the answer to the hello; owned by Read
 	writing sync.Mutex // held by Write
 }
 
 // Read implements net.Conn. After the end of the link its error is a [*jsonrpc.ClosedError].
 func (b *byteStream) Read(p []byte) (int, error) {
+	if len(b.ahead) > 0 {
+		n := copy(p, b.ahead)
+		b.ahead = b.ahead[n:]
+		return n, nil
+	}
 	n, err := b.stream.Read(p)
 	return n, b.plain(err, io.EOF)
 }
@@ -93,3 +100,36 @@ func (b *byteStream) setDeadline(set func(time.Time) error, t time.Time) error {
 	b.stream.heed()
 	return err
 }
+
+// relayBuffer is how many bytes a relay reads at a time. A stream that is idle has two such buffers.
+const relayBuffer = 8 << 10
+
+// relay continues a stream on the link of s.Through until it ends at either side. The error says why it could not be
+// opened there. If that link is lost, or ctx ends, the link of c ends, too, before the stream does: its peer then
+// sees a lost link, as it would without a relay, and not a closed stream.
+func (s *Server) relay(ctx context.Context, h Hello, c *conn) error {
+	opened, err := s.Through.Open(ctx, h)
+	if err != nil {
+		return err
+	}
+	c.host = false // the host writes the closing line
+	near, far := &byteStream{conn: c}, &byteStream{conn: opened.(*conn)}
+	far.ahead = far.lines.Rest()
+	defer context.AfterFunc(ctx, func() { c.stream.link.fail(context.Cause(ctx)) })()
+	pass := func(to, from *byteStream) {
+		_, _ = io.CopyBuffer(to, from, make([]byte, relayBuffer)) // every error is an end
+		if far.stream.link.over() {
+			c.stream.link.fail(errBehind)
+		}
+		near.Close()
+		far.Close()
+	}
+	var back sync.WaitGroup
+	back.Go(func() { pass(near, far) })
+	pass(far, near)
+	back.Wait()
+	return nil
+}
+
+// errBehind is why a link ends with the one behind it.
+var errBehind = errors.New("the link behind it was lost")

@@ -79,10 +79,15 @@
 // serve many proxies at once. A proxy uses the newest link to its host and ends the
 // previous one, whose carrier may be half dead.
 //
+// A Server may stand between a proxy and a host ([Server.Through]): it joins each stream of
+// its own link with one on the link of a Client, byte by byte, so that the two ends talk as if there
+// were one link. When the link behind is lost, it ends the one in front before its streams.
+//
 // # Goroutines
 //
 // Each Serve runs yamux's two, and one for each stream that is being opened (Client)
-// or closed (both). A Server runs its handler in a goroutine for each stream. A
+// or closed (both). A Server runs its handler in a goroutine for each stream, and another one
+// for each that it joins with one behind it. A
 // socket has one that writes ([coalescer]), and the control stream one that reads, one
 // that writes and one that watches for silence. Serve waits for all of them. Redial
 // and Accept run a Serve for each link and wait for it. A listener for WebSockets runs an

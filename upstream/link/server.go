@@ -37,6 +37,10 @@ type Server struct {
 	Log    *slog.Logger               // nil discards
 	Limits jsonrpc.Limits             // of one message from the proxy
 
+	// Through, if not nil, replaces Handle: each stream continues, byte by byte, on the link of this Client to the
+	// host, whose upstreams Announce must repeat. When that link is lost, the caller ends Serve.
+	Through *Client
+
 	// Upstreams are announced to each proxy, until Announce replaces them.
 	Upstreams []Upstream
 
@@ -215,6 +219,10 @@ func (s *Server) stream(ctx context.Context, c *conn) {
 		c.host = false // it has no closing line
 		defer c.Close()
 		s.Bytes(&byteStream{conn: c})
+	case s.Through != nil:
+		if err := s.relay(ctx, h, c); err != nil {
+			c.CloseCause(err)
+		}
 	default:
 		c.CloseCause(s.Handle(jsonrpc.WithForwarded(ctx, headers), h, c))
 	}
