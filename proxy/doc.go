@@ -32,6 +32,7 @@
 //	required.go    the upstreams that readiness waits for
 //	client.go      a client in the same program
 //	links.go       all links to hosts elsewhere, and one set of upstreams
+//	through.go     links of hosts that have dialled another replica, and which link is used
 //	remotelink.go  one link: the names that its host may have, and what it refuses
 //	check.go       finds what would fail later
 //	upstreams.go   turns the configuration into what the parts want

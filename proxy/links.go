@@ -15,6 +15,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
+	"github.com/mcp-proxy/mcp-proxy/proxy/cluster"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
@@ -23,13 +24,14 @@ import (
 // links are all links to hosts elsewhere. They tell the router which upstreams the hosts announce.
 type links struct {
 	// Static after construction.
-	router *session.Router
-	log    *slog.Logger
-	others *slog.Logger  // for what unauthenticated peers can cause
-	hooks  observe.Hooks // it calls those of links and events
-	limits jsonrpc.Limits
-	prover *prover
-	auto   bool // names have a prefix if there are several upstreams
+	router   *session.Router
+	log      *slog.Logger
+	others   *slog.Logger  // for what unauthenticated peers can cause
+	hooks    observe.Hooks // it calls those of links and events
+	limits   jsonrpc.Limits
+	prover   *prover
+	replicas func() []cluster.Other // the other ones, in the order in which to ask them; nil for a proxy that is alone
+	auto     bool                   // names have a prefix if there are several upstreams
 
 	ctx context.Context // of all links; set by start; guarded by mu
 	in  gate            // accepted and dialled links
@@ -86,13 +88,19 @@ func (ls *links) takeOverLocked(cfg *config.Config, all []*remoteLink) {
 
 // newRemoteLink returns a link that has not started. The error is about its TLS files.
 func (ls *links) newRemoteLink(c config.Link) (*remoteLink, error) {
-	f := &remoteLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}}
+	f := &remoteLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}, ended: make(chan struct{}, 1)}
 	f.client = link.Client{
 		ID: ls.router.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
-		Announced: func(upstreams []link.Upstream) { ls.announced(f, upstreams) },
-		Lost:      func(event string, err error) { ls.lost(f, event, err) },
+		Announced: func(upstreams []link.Upstream) { ls.announced(f, false, upstreams) },
+		Lost:      func(event string, err error) { ls.lost(f, false, event, err) },
 		Failed:    func(err error) { ls.failed(f, err) },
 	}
+	f.through = link.Client{
+		ID: ls.router.ID, Limits: ls.limits, Heartbeat: f.client.Heartbeat,
+		Announced: func(upstreams []link.Upstream) { ls.announced(f, true, upstreams) },
+		Lost:      func(event string, err error) { ls.lost(f, true, event, err) },
+	}
+	f.lends = link.Server{Through: &f.client, Heartbeat: f.client.Heartbeat}
 	t, err := clientTLS(c.TLS)
 	if err != nil {
 		return nil, err
@@ -120,8 +128,12 @@ func (ls *links) startLocked(f *remoteLink) {
 		return
 	}
 	f.ctx, f.hangUp = context.WithCancel(ls.ctx)
-	if f.config.Dial != "" {
+	f.among, f.part = context.WithCancel(f.ctx)
+	switch {
+	case f.config.Dial != "":
 		ls.in.run(f.keepUp)
+	case ls.replicas != nil:
+		ls.in.run(func() { ls.seek(f) })
 	}
 }
 
@@ -234,6 +246,9 @@ func (ls *links) observedLocked(f *remoteLink) observe.Link {
 		Name: f.config.Name, Required: f.config.Required, Up: f.known && !f.down, Lost: f.lost,
 		Upstreams: slices.Sorted(slices.Values(ls.ownedLocked(f))), Rejected: f.rejected,
 	}
+	if l.Up {
+		l.Through = f.via
+	}
 	if !l.Up {
 		l.Why = f.endLocked().Words()
 	}
@@ -252,23 +267,37 @@ func (ls *links) required() (all []ops.Check) {
 	return all
 }
 
-// lost records and reports the end of a link that was up. Redial logs the ends of dialled links.
-func (ls *links) lost(f *remoteLink, event string, err error) {
-	if f.config.Accept && f.ctx.Err() == nil {
-		f.log.Warn("link lost", "event", event, "err", err)
-	}
+// lost records and reports the end of a link that was up, or was that through another replica.
+func (ls *links) lost(f *remoteLink, through bool, event string, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	if !f.usesLocked(through) || through && f.down {
+		return
+	}
 	f.down = true
+	f.endLoanLocked()
+	ls.endedLocked(f, event, err)
+	select {
+	case f.ended <- struct{}{}:
+	default:
+	}
+}
+
+// endedLocked reports the end of the link that was used. Redial logs the ends of dialled links.
+func (ls *links) endedLocked(f *remoteLink, event string, err error) {
 	f.lost++
-	if tell := ls.hooks.Happened; tell != nil && f.ctx.Err() == nil {
-		e := linkEvent(event, "the link "+f.config.Name+" was lost", err, f.since)
+	over := f.wayCtxLocked().Err() != nil
+	if f.config.Accept && !over {
+		f.logLocked().Warn("link lost", "event", event, "err", err)
+	}
+	if tell := ls.hooks.Happened; tell != nil && !over {
+		e := linkEvent(event, "the link "+f.config.Name+f.throughLocked()+" was lost", err, f.since)
 		e.Link, e.Upstreams = f.config.Name, slices.Sorted(slices.Values(ls.ownedLocked(f)))
 		tell(e)
 	}
 	if ls.hooks.LinkLost != nil {
 		end := observe.End{Took: time.Since(f.since), Outcome: observe.OK}
-		if f.ctx.Err() == nil {
+		if !over {
 			end.Outcome, end.Cause, end.Event = observe.Closed, jsonrpc.KindLinkLost.String(), event
 		}
 		ls.hooks.LinkLost(ls.observedLocked(f), end)
@@ -302,10 +331,17 @@ func (ls *links) adopt(cfg *config.Config, all []*remoteLink) {
 	}
 }
 
-// announced applies what a host announces, which may be unchanged.
-func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
+// announced applies what a host announces, which may be unchanged, on its own link or through another replica.
+func (ls *links) announced(f *remoteLink, through bool, upstreams []link.Upstream) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	via := f.via
+	if !ls.chooseLocked(f, through) {
+		return
+	}
+	if !through {
+		ls.lendLocked(f, upstreams)
+	}
 	var all []announced
 	for _, u := range upstreams {
 		route, err := routeFrom(u)
@@ -315,12 +351,15 @@ func (ls *links) announced(f *remoteLink, upstreams []link.Upstream) {
 		}
 		all = append(all, announced{route, err})
 	}
-	up := f.down || !f.known
+	up := f.down || !f.known || f.via != via
 	back := f.down || f.known // the host may have changed without a visible difference
 	f.announced, f.known, f.down = all, true, false
 	ls.router.Update(ls.setLocked())
 	if up {
 		f.since = time.Now()
+	}
+	if up && through {
+		f.logLocked().Info("link up through another replica")
 	}
 	if up && ls.hooks.LinkUp != nil {
 		ls.hooks.LinkUp(ls.observedLocked(f))

@@ -109,7 +109,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		}
 	}
 	if p.replicas != nil {
-		p.front.Replicas = p.replicas
+		p.front.Replicas, p.links.replicas = p.replicas, p.replicas.reachable
 	}
 	if p.web, err = newWeb(cfg, p.front, o); err != nil && !o.Stdio {
 		return nil, err
@@ -174,7 +174,7 @@ func (p *Proxy) start() {
 func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	hello := link.Hello{Upstream: name, Key: key, Era: string(era)}
 	if f := p.links.owner(name); f != nil {
-		return f.client.Open(ctx, hello)
+		return p.links.open(ctx, f, hello)
 	}
 	return p.local.client.Open(ctx, hello)
 }
@@ -354,6 +354,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.front.Linger(b.drain)
 	p.cut() // fail requests that missed the deadline
 	p.front.Close()
+	p.links.part()
 	p.replicas.leave()
 	p.inside.wait()
 	p.hangUp()

@@ -49,7 +49,7 @@ func newReplicas(cfg *config.Config, front *front, o Options) (*replicas, error)
 	}
 	c, err := cluster.New(cluster.Options{
 		KeyFile: cfg.Cluster.KeyFile, Join: cfg.Cluster.Join, Listen: cfg.Cluster.Listen, Advertise: cfg.Cluster.Advertise,
-		Version: Version(), Digest: digestOf(cfg), Handler: front, ConnContext: frontend.FromReplica,
+		Version: Version(), Digest: digestOf(cfg), Handler: front.links.shared(front), ConnContext: frontend.FromReplica,
 		Happened: func(c cluster.Change) {
 			if o.Hooks.Happened != nil {
 				o.Hooks.Happened(replicaEvent(c))

@@ -176,7 +176,11 @@ func linkRows(now *proxy.Snapshot) *rows {
 		if l.Up {
 			state = "up"
 		}
-		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "), l.Why)
+		note := l.Why
+		if l.Through != "" {
+			note = "through replica " + l.Through
+		}
+		r.add(l.Name, state, l.Lost, strings.Join(l.Upstreams, ", "), note)
 	}
 	return r
 }

@@ -110,6 +110,7 @@ type Session struct {
 type Link struct {
 	Name      string   `json:"name"`
 	Up        bool     `json:"up"`
+	Through   string   `json:"through,omitzero"`    // the instance of the replica that the host has dialled; "" for this one
 	Required  bool     `json:"required,omitzero"`   // readiness waits for it
 	Why       string   `json:"why,omitzero"`        // it is down, in words that follow its name
 	Lost      int      `json:"lost"`                // how often it was lost

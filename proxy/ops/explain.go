@@ -257,6 +257,8 @@ func (e *Explanation) behind(links []observe.Link) {
 		}
 		if e.Link = l.Name; !l.Up {
 			e.note("the link %s is lost: calls wait a moment for it, and then fail", l.Name)
+		} else if l.Through != "" {
+			e.note("the host of the link %s has dialled replica %s, which passes calls on", l.Name, l.Through)
 		}
 	}
 }

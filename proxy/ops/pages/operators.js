@@ -221,11 +221,11 @@ function showLinks(links) {
     const rest = h("small");
     return {
       element: h("li", {}, "link ", h("strong", {}, name), " ", state, " ", rest),
-      update: ({ up, why, lost, upstreams }) => {
+      update: ({ up, through, why, lost, upstreams }) => {
         say(state, up ? "up" : "down");
         state.className = up ? "well" : "bad";
         const leads = upstreams?.length ? `${up ? "leads" : "led"} to ${upstreams.join(", ")}` : (why ?? "its host has announced nothing yet");
-        say(rest, [leads, lost ? `lost ${lost === 1 ? "once" : `${lost} times`}` : ""].filter(Boolean).join(", "));
+        say(rest, [leads, through ? `through replica ${through}` : "", lost ? `lost ${lost === 1 ? "once" : `${lost} times`}` : ""].filter(Boolean).join(", "));
       },
     };
   });
