@@ -44,7 +44,7 @@
 // # The end
 //
 // Clients come first: new requests are refused, those in flight finish, and the rest get an
-// error. Then the streams of the clients end, then the links, then the servers, then the
+// error. Calls that other replicas have at hosts of this one may finish, too. Then the streams of the clients end, then the links, then the servers, then the
 // listeners. Each step waits for the one before. All share one budget of time, the deadline of
 // the ctx that Shutdown gets; servers keep the part that they need to stop. Cancelling that
 // ctx ends everything by force, which takes a second.

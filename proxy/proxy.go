@@ -352,6 +352,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.router.Shutdown(b.drain)
 	p.replicas.goodbye(moved())
 	p.front.Linger(b.drain)
+	p.links.awaitHangUp(b.drain)
 	p.cut() // fail requests that missed the deadline
 	p.front.Close()
 	p.links.part()

@@ -41,11 +41,12 @@ type remoteLink struct {
 	hangUp, part context.CancelFunc
 
 	// Guarded by links.mu.
-	via     string             // the instance through which the link is, or was last; "" for the link of its own
-	by      string             // that to which through leads
-	cut     context.CancelFunc // ends through; set before by
-	lending context.Context    // of the links of other replicas; nil while there is no link of its own
-	endLoan context.CancelFunc // of lending
+	via     string                  // the instance through which the link is, or was last; "" for the link of its own
+	by      string                  // that to which through leads
+	cut     context.CancelCauseFunc // ends through; set with by
+	lending context.Context         // of the links of other replicas; nil while there is no link of its own
+	endLoan context.CancelFunc      // of lending
+	loans   int                     // links of other replicas
 
 	announced []announced          // last; kept while the link is lost
 	rejected  []observe.Rejection  // announced and not offered

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -67,7 +68,15 @@ func (ls *links) serveReplica(w http.ResponseWriter, r *http.Request, name strin
 		c.Close()
 		return
 	}
+	ls.countLoan(f, 1)
+	defer ls.countLoan(f, -1)
 	_ = f.lends.Serve(ctx, c)
+}
+
+func (ls *links) countLoan(f *remoteLink, n int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	f.loans += n
 }
 
 // lent returns an accepting link whose host is linked with this process, and a ctx that ends with that; nil for none.
@@ -126,19 +135,62 @@ func (ls *links) through(f *remoteLink) bool {
 		if c == nil {
 			continue
 		}
-		ctx, cut := context.WithCancel(f.among)
+		ctx, cut := context.WithCancelCause(f.among)
 		ls.mu.Lock()
 		f.by, f.cut = other.Instance, cut
 		before := f.lost
 		ls.mu.Unlock()
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			ls.untilItLeaves(ctx, f, other.Instance)
+			cut(errLeaves)
+		})
 		_ = f.through.Serve(ctx, c) // links.lost reports the end
-		cut()
+		cut(nil)
+		watch.Wait()
 		if ls.losses(f) > before { // it was up
 			return true
 		}
 	}
 	return false
 }
+
+// untilItLeaves waits until the replica through which f is linked has said that nothing is left there, and no call is in
+// flight at the host, or until ctx ends. That replica waits for others to hang up, as long as it may.
+func (ls *links) untilItLeaves(ctx context.Context, f *remoteLink, instance string) {
+	is := func(o cluster.Other) bool { return o.Instance == instance }
+	for rest(ctx, seekEvery); ctx.Err() == nil; rest(ctx, seekEvery) {
+		if !slices.ContainsFunc(ls.replicas(), is) && !ls.busy(f) {
+			return
+		}
+	}
+}
+
+// busy reports whether calls are in flight at the host of f.
+func (ls *links) busy(f *remoteLink) bool {
+	ls.mu.Lock()
+	names := ls.ownedLocked(f)
+	ls.mu.Unlock()
+	traffic := ls.router.Traffic()
+	return slices.ContainsFunc(names, func(name string) bool { return traffic[name].InFlight > 0 })
+}
+
+// awaitHangUp waits until no other replica uses a link of this one, or ctx ends: what they have in flight may finish.
+func (ls *links) awaitHangUp(ctx context.Context) {
+	lent := func() (n int) {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		for _, f := range ls.all {
+			n += f.loans
+		}
+		return n
+	}
+	for lent() > 0 && ctx.Err() == nil {
+		rest(ctx, 20*time.Millisecond)
+	}
+}
+
+var errLeaves = errors.New("the replica leaves")
 
 // reachable returns the other replicas that can be asked now: first those that do not leave soon.
 func (r *replicas) reachable() []cluster.Other {
@@ -203,7 +255,7 @@ func (c throughConn) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline
 func (ls *links) chooseLocked(f *remoteLink, through bool) bool {
 	switch {
 	case through && f.lending != nil:
-		f.cut()
+		f.cut(errOwnLink)
 		return false
 	case through:
 		f.via = f.by
@@ -212,7 +264,7 @@ func (ls *links) chooseLocked(f *remoteLink, through bool) bool {
 			ls.endedLocked(f, f.through.Event(), errOwnLink)
 		}
 		f.via = ""
-		f.cut()
+		f.cut(errOwnLink)
 	}
 	return true
 }

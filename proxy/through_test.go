@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -23,6 +24,7 @@ type linkedFleet struct {
 	replicas []*replica
 	token    string
 	server   *naive
+	finish   func() // ends calls that hang
 }
 
 func newLinkedFleet(t *testing.T) *linkedFleet {
@@ -32,7 +34,8 @@ func newLinkedFleet(t *testing.T) *linkedFleet {
 		t.Fatal(err)
 	}
 	f := &linkedFleet{t: t, token: secretFile(t, "token"), server: newNaive(t)}
-	t.Cleanup(func() { close(f.server.release) })
+	f.finish = sync.OnceFunc(func() { close(f.server.release) })
+	t.Cleanup(f.finish)
 	var join []string
 	for range 3 {
 		r := startReplicaOf(t, key, func(cfg *config.Config) {
@@ -243,6 +246,36 @@ func TestLinkThroughReplicaIsLost(t *testing.T) {
 		got := b.tools(t, session)
 		return len(got) == 4
 	})
+	b.calls(t, session)
+}
+
+// A replica that is restarted waits for the calls of others at its host.
+func TestLinkThroughReplicaThatLeaves(t *testing.T) {
+	f := newLinkedFleet(t)
+	a, b, c := f.replicas[0], f.replicas[1], f.replicas[2]
+	f.dial(a.address(), "a", "b")
+	b.linked(t, a.instance())
+	session := b.begin(t)
+	atB := f.hangs(b, session)
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		done <- a.Shutdown(ctx)
+	}()
+	f.dial(c.address(), "a", "b")
+	c.linked(t, "")
+	for i := 0; i < 300 && !t.Failed(); i++ { // in much more time than a replica needs that does not wait
+		b.calls(t, session)
+	}
+	f.finish()
+	if text := <-atB; !strings.Contains(text, `"result"`) {
+		t.Errorf("a call at the host of a replica that leaves: %s", text)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	b.linked(t, c.instance())
 	b.calls(t, session)
 }
 
