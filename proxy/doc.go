@@ -5,16 +5,16 @@
 //
 //	config ─► New ─► Proxy
 //
-//	 Handler ──► frontend ─┐                 ┌─ local ══ Ring ══════ hosting ─► processes,
+//	 Handler ──► frontend ─┐                 ┌─ local ══ queues ════ hosting ─► processes,
 //	 Serve                 ├─► Router ─dial──┤                       remote servers
 //	 ServeStdio, Client ───┘  (sessions)     └─ links ══ sockets ═══ hosting ─► the same, elsewhere
 //
 //	config ─► NewHost ─► Host, the hosting elsewhere
 //
 // A Proxy joins two halves. The Router in front has a session for each client; the
-// hosting behind runs the servers. There is always a link between them, in memory for what
-// runs here, on a socket for what runs elsewhere, so that both close and fail alike. The
-// links give the Router the upstreams that the hosts announce.
+// hosting behind runs the servers. Streams join them, through queues for what runs here, on a
+// link for what runs elsewhere, so that both close and fail alike. The links give the Router
+// the upstreams that the hosts announce.
 //
 // # Files
 //
@@ -28,7 +28,7 @@
 //	snapshot.go    what operators and browsers see of both
 //	front.go       the handler of all paths; who may use it, and for what
 //	operators.go   the addresses for operators, metrics and traces
-//	hosting.go     the half with the servers; the link within the process
+//	hosting.go     the half with the servers
 //	required.go    the upstreams that readiness waits for
 //	client.go      a client in the same program
 //	links.go       all links to hosts elsewhere, and one set of upstreams

@@ -26,7 +26,7 @@ import (
 type hosting struct {
 	host        *upstream.Host
 	bridge      *eras.Bridge
-	server      *link.Server
+	server      *link.Server // of a Host; nil in a Proxy, which has a link.Local
 	log         *slog.Logger
 	prover      *prover
 	store       *lists.Store // makes the digests that it announces
@@ -66,21 +66,28 @@ func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 	h.host.Bridge = h.bridge
 	h.forced, h.force = context.WithCancel(context.Background())
 	h.required.host, h.required.forced = h.host, h.forced
-	h.server = &link.Server{
-		Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked,
-		Log: log, Limits: limits, Trusted: local,
-	}
-	h.rejections = rejections{known: h.host.Known, log: log, hooks: o.Hooks}
-	h.server.Rejected = h.rejections.update
-	if o.Hooks.Happened != nil {
-		h.server.Lost = func(event string, err error, lived time.Duration) {
-			o.Hooks.Happened(linkEvent(event, "the link to a proxy was lost", err, time.Now().Add(-lived)))
-		}
+	if !local {
+		h.server = h.newServer(limits, o)
 	}
 	if _, err := h.adopt(cfg); err != nil {
 		return nil, err
 	}
 	return h, nil
+}
+
+// newServer returns the far end of links from other processes.
+func (h *hosting) newServer(limits jsonrpc.Limits, o Options) *link.Server {
+	h.rejections = rejections{known: h.host.Known, log: h.log, hooks: o.Hooks}
+	s := &link.Server{
+		Handle: h.attach, Known: h.host.Known, Linked: h.proxies.linked, Unlinked: h.proxies.unlinked,
+		Rejected: h.rejections.update, Log: h.log, Limits: limits,
+	}
+	if o.Hooks.Happened != nil {
+		s.Lost = func(event string, err error, lived time.Duration) {
+			o.Hooks.Happened(linkEvent(event, "the link to a proxy was lost", err, time.Now().Add(-lived)))
+		}
+	}
+	return s
 }
 
 // adopt applies the upstreams of cfg and announces them. It returns the names of removed and
@@ -115,7 +122,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 			changed = append(changed, name)
 		}
 	}
-	if !h.server.Trusted { // a local proxy has the configuration, and may have names that cannot be announced
+	if h.server != nil { // a local proxy has the configuration, and may have names that cannot be announced
 		if err := h.server.Announce(announced); err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
 		}
@@ -124,7 +131,9 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		defer closeCredentials(h.remotes[name])
 	}
 	h.configs, h.remotes = configs, remotes
-	h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
+	if h.server != nil {
+		h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
+	}
 	h.host.Replace(next, changed)
 	h.required.adopt(cfg.Upstreams)
 	return changed, nil
@@ -301,62 +310,6 @@ func (h *hosting) runs() *config.Config {
 	}
 	return cfg
 }
-
-// A localLink is the link within a process to its hosting.
-type localLink struct {
-	client link.Client
-	host   *hosting
-	log    *slog.Logger
-	hooks  observe.Hooks   // it calls Happened
-	ctx    context.Context // of the link; set by start
-	wg     sync.WaitGroup  // both ends
-}
-
-func newLocalLink(cfg *config.Config, host *hosting, o Options) *localLink {
-	l := &localLink{host: host, log: o.Log, hooks: o.Hooks}
-	l.client = link.Client{
-		Log: o.Log, Limits: limitsOf(cfg), Trusted: true, Streams: host.streams(len(cfg.Upstreams)), Lost: l.lost,
-	}
-	return l
-}
-
-// start keeps the link up until ctx ends. The caller then calls wait.
-func (l *localLink) start(ctx context.Context) {
-	l.ctx = ctx
-	l.wg.Go(func() { l.keep(ctx) })
-}
-
-// lost reports the end of a link.
-func (l *localLink) lost(event string, err error) {
-	if tell := l.hooks.Happened; tell != nil && !l.isOver() {
-		tell(linkEvent(event, "the link within the process was lost", err, time.Time{}))
-	}
-}
-
-// isOver reports whether the proxy has ended the link itself, at one of its ends.
-func (l *localLink) isOver() bool { return l.ctx.Err() != nil || l.host.forced.Err() != nil }
-
-// keep keeps the link up until ctx ends, or the hosting ends by force. Clients cannot end it. If it
-// ends anyway, its streams end, too, and a new link follows.
-func (l *localLink) keep(ctx context.Context) {
-	for !l.isOver() {
-		near, far := link.Ring()
-		l.wg.Go(func() { l.host.server.Serve(l.host.forced, far) }) // ends with near
-		if err := l.client.Serve(ctx, near); !l.isOver() {
-			l.log.Error("link within the process lost", "err", err)
-			select {
-			case <-time.After(pauseBefore):
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
-// pauseBefore is the pause before another link. It is shorter than the time that a new stream
-// waits for a link.
-const pauseBefore = 100 * time.Millisecond
-
-func (l *localLink) wait() { l.wg.Wait() }
 
 // availabilityOf returns the states of upstreams for clients by name: that of the most available server.
 func availabilityOf(servers []upstream.Status) map[string]string {

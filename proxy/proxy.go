@@ -38,10 +38,10 @@ type Proxy struct {
 	stdio  bool // as in Options
 	router *session.Router
 	front  *front
-	web    *web       // listeners for clients on HTTP
-	host   *hosting   // the servers that run here
-	local  *localLink // to host
-	links  *links     // to hosts elsewhere
+	web    *web        // listeners for clients on HTTP
+	host   *hosting    // the servers that run here
+	local  *link.Local // to host
+	links  *links      // to hosts elsewhere
 
 	replicas *replicas // other proxies behind the same address; nil for none
 
@@ -89,7 +89,9 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	p.router.Starting, p.host.required.into = p.host.isStarting, p.router.LearnFrom
 	p.host.listed = p.router.Catalog.Mirrors
 	p.host.prover.returned = func(upstream string) { p.router.Returned(upstream) }
-	p.local = newLocalLink(cfg, p.host, o)
+	p.linked, p.hangUp = context.WithCancel(context.Background())
+	p.local = &link.Local{Handle: p.host.attach, Known: p.host.host.Known, Log: o.Log, Linked: p.linked, Forced: p.host.forced}
+	p.local.SetStreams(p.host.streams(len(cfg.Upstreams)))
 	if p.links, err = newLinks(cfg, p.router, o); err != nil {
 		return nil, err
 	}
@@ -119,7 +121,6 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 	p.operators = newOperators(cfg, o, &ops.Server{Snapshot: p.Snapshot, Ready: p.ready, Calls: p.Calls, Explain: p.Explain})
 	p.router.Tap = p.operators.server.Taps.Conn
 	p.front.connectPage = newConnectPage(cfg, p)
-	p.linked, p.hangUp = context.WithCancel(context.Background())
 	p.serving, p.cut = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -163,7 +164,6 @@ func (p *Proxy) start() {
 		if p.traces != nil {
 			p.traces.Start()
 		}
-		p.local.start(p.linked)
 		p.links.start(p.linked)
 		p.host.start()
 		p.operators.start()
@@ -176,7 +176,7 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 	if f := p.links.owner(name); f != nil {
 		return p.links.open(ctx, f, hello)
 	}
-	return p.local.client.Open(ctx, hello)
+	return p.local.Open(ctx, hello)
 }
 
 // known reports whether there is an upstream of that name, here or elsewhere, of which a
@@ -285,8 +285,8 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	p.local.client.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // the changed ones are still ending
-	p.admit(cfg, proofs)                                                         // first: no client ever sees too much
+	p.local.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // the changed ones are still ending
+	p.admit(cfg, proofs)                                                  // first: no client ever sees too much
 	p.links.adopt(cfg, links)
 	p.router.Returned(changed...)
 	return nil
@@ -361,7 +361,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.hangUp()
 	p.links.in.wait()
 	p.front.keys.wait()
-	p.local.wait()
+	p.local.Wait()
 	p.host.stop()
 	p.web.linger(ctx)
 	p.web.close()

@@ -91,22 +91,6 @@ func TestStdioEndsWithTheProxy(t *testing.T) {
 	}
 }
 
-// An end by force ends the link within the process before its other end leaves: that is no loss.
-func TestForceLosesNoLink(t *testing.T) {
-	var log bytes.Buffer
-	p, err := New(&config.Config{}, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.start()
-	p.host.force()
-	p.local.wait()
-	p.Close()
-	if strings.Contains(log.String(), "lost") {
-		t.Errorf("the log says %s", &log)
-	}
-}
-
 // A configuration may change before anything runs.
 func TestReloadBeforeTheStart(t *testing.T) {
 	link := func(name string) config.Link {

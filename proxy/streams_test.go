@@ -15,14 +15,14 @@ func TestStreamsFollowConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if got := p.local.client.Streams; got != 3000*2*2 {
+	if got := p.local.Streams(); got != 3000*2*2 {
 		t.Errorf("%d streams for 3000 sessions, 2 upstreams and 2 eras", got)
 	}
 	err = p.Reload(&config.Config{Upstreams: []config.Upstream{{Name: "a", Process: config.Process{Command: "other"}}, {Name: "c", Process: config.Process{Command: "c"}}, {Name: "d", Process: config.Process{Command: "d"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.local.client.Streams; got != 3000*(3+2)*2 {
+	if got := p.local.Streams(); got != 3000*(3+2)*2 {
 		t.Errorf("%d streams for 3000 sessions and 2 eras, when 1 upstream has changed, 1 has gone and 2 have come", got)
 	}
 	for sessions, want := range map[int]int{256: 4096, 3000: 2 * 3000 * 2} {

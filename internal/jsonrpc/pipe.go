@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// pipeDepth is how many messages a Pipe holds in each direction. When it is full, Send blocks.
-const pipeDepth = 64
+// pipeRoom bounds what a Pipe holds in each direction. When it is full, Send waits. One message may
+// exceed it.
+var pipeRoom = Room{Messages: 64, Bytes: 256 << 10}
 
 // A PipeConn is one end of a [Pipe].
 type PipeConn struct {
@@ -15,25 +16,56 @@ type PipeConn struct {
 
 // pipeHalf is one direction of a pipe.
 type pipeHalf struct {
-	messages chan *Message // never closed
-	ended    chan struct{} // closed by end: the sender sends no more
-	closed   chan struct{} // closed by close: one of the sides has closed
-
-	cause error // of closed; is ErrClosed or wraps it
-
-	endOnce, closeOnce sync.Once
+	mu    sync.Mutex // guards the fields below
+	queue *Queue
+	room  Room
+	ended bool  // the sender sends no more
+	cause error // one of the sides has closed; is ErrClosed or wraps it
 }
 
 func newPipeHalf() *pipeHalf {
-	return &pipeHalf{messages: make(chan *Message, pipeDepth), ended: make(chan struct{}), closed: make(chan struct{})}
+	h := &pipeHalf{room: pipeRoom}
+	h.queue = NewQueue(&h.mu)
+	return h
 }
 
-func (h *pipeHalf) end() { h.endOnce.Do(func() { close(h.ended) }) }
+// end makes the receiver get io.EOF after the messages that were sent.
+func (h *pipeHalf) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.queue.Finish(io.EOF, 0, nil)
+}
+
+// close makes the receiver get cause after the messages that were sent.
 func (h *pipeHalf) close(cause error) {
-	h.closeOnce.Do(func() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause == nil {
 		h.cause = cause
-		close(h.closed)
-	})
+		h.queue.Finish(cause, 0, nil)
+	}
+}
+
+func (h *pipeHalf) send(messages []*Message) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range messages {
+		if h.queue.Wait(&h.room, 1) != nil || h.queue.Force(Queued{Message: m, Room: &h.room}) != nil {
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// over returns the error of Recv at the end.
+func (h *pipeHalf) over() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause == nil {
+		return io.EOF
+	}
+	return h.cause
 }
 
 // Pipe returns two connected Conns in memory. Recv of one returns the very Message that the other
@@ -45,46 +77,28 @@ func Pipe() (*PipeConn, *PipeConn) {
 
 // Recv implements [Conn].
 func (c *PipeConn) Recv() (*Message, error) {
-	select { // messages sent before the end come first
-	case m := <-c.in.messages:
-		return m, nil
-	default:
+	m, err := c.in.queue.Next()
+	if err != nil {
+		return nil, c.in.over()
 	}
-	select {
-	case m := <-c.in.messages:
-		return m, nil
-	case <-c.in.closed:
-		return c.rest(c.in.cause)
-	case <-c.in.ended:
-		return c.rest(io.EOF)
-	}
+	return m, nil
 }
 
-func (c *PipeConn) rest(end error) (*Message, error) {
-	select {
-	case m := <-c.in.messages:
-		return m, nil
-	default:
-		return nil, end
+// Take is [RecvAll]. Like PutAll it has a name of its own, because a Conn that wraps a
+// PipeConn and changes Recv or Send must not inherit them.
+func (c *PipeConn) Take(batch []*Message) ([]*Message, error) {
+	batch, err := c.in.queue.Take(batch)
+	if err != nil {
+		err = c.in.over()
 	}
+	return batch, err
 }
 
 // Send implements [Conn].
-func (c *PipeConn) Send(m *Message) error {
-	select {
-	case <-c.out.closed:
-		return ErrClosed
-	case <-c.out.ended:
-		return ErrClosed
-	default:
-	}
-	select {
-	case c.out.messages <- m:
-		return nil
-	case <-c.out.closed:
-		return ErrClosed
-	}
-}
+func (c *PipeConn) Send(m *Message) error { return c.out.send([]*Message{m}) }
+
+// PutAll is [SendAll].
+func (c *PipeConn) PutAll(messages []*Message) error { return c.out.send(messages) }
 
 // CloseWrite is a half-close: the other side receives io.EOF and may still send.
 func (c *PipeConn) CloseWrite() { c.out.end() }

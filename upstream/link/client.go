@@ -37,10 +37,6 @@ type Client struct {
 	// Heartbeat finds a host that is gone without closing the link.
 	Heartbeat Heartbeat
 
-	// Streams bounds the open streams, until SetStreams replaces it; zero leaves that to
-	// the host. One more is refused at once, with [jsonrpc.CauseOverloaded].
-	Streams int
-
 	// Trusted is for a host in this process: its messages are not checked a
 	// second time, and there is no control stream, so no heartbeat and no
 	// announcement. It must be the same at both ends.
@@ -60,10 +56,6 @@ type Client struct {
 
 	current  currentLink
 	rejected announcer
-
-	mu   sync.Mutex // guards Streams and the fields below
-	open int        // streams
-	full bool       // a refused stream was logged
 }
 
 // Serve owns carrier until it returns, and lets Open use it. It returns the cause when the
@@ -171,15 +163,10 @@ func (c *Client) helloTimeout() time.Duration {
 // for the next. Every error is a [*jsonrpc.ClosedError] with Delivered false and, if the
 // host refused, its cause.
 func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
-	if !c.enter(h.Upstream) {
-		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseOverloaded, Err: errTooMany})
-	}
 	k, err := c.openSoon(ctx, h)
 	if err != nil {
-		c.leave()
 		return nil, err
 	}
-	k.over = c.leave
 	return k, nil
 }
 
@@ -202,36 +189,7 @@ func (c *Client) Event() string { return c.current.end() }
 // offer. It does not wait. A host of an older version ignores it.
 func (c *Client) Reject(all []Rejection) { c.rejected.put(rejectionsLine(all)) }
 
-// SetStreams replaces Streams for new streams.
-func (c *Client) SetStreams(most int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.Streams = most
-}
-
-// enter counts a stream in, and returns false if there are too many.
-func (c *Client) enter(upstream string) bool {
-	c.mu.Lock()
-	most := c.Streams
-	ok, first := admit(c.open, most, &c.full)
-	if ok {
-		c.open++
-	}
-	c.mu.Unlock()
-	if first {
-		orDiscard(c.Log).Warn("too many streams, more are refused", "most", most, "upstream", upstream)
-	}
-	return ok
-}
-
-func (c *Client) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open--
-	c.full = c.full && c.open > c.Streams/2
-}
-
-// openSoon is Open after enter.
+// openSoon is Open, of either kind of stream.
 func (c *Client) openSoon(ctx context.Context, h Hello) (*conn, error) {
 	for again := false; ; again = true {
 		l, err := c.current.await(ctx)

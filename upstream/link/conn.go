@@ -30,10 +30,9 @@ type conn struct {
 	out    *jsonrpc.LineWriter
 	limits jsonrpc.Limits // of a message that must be checked
 
-	// Set before c can be closed; may be nil.
+	// Set before c can be closed.
 	host     bool   // c is the host's end, which sends a closing line
-	over     func() // called once, when c ends
-	finished func() // called when both sides have closed c
+	finished func() // called when both sides have closed c; may be nil
 
 	// Owned by Recv.
 	lines *jsonrpc.LineReader
@@ -182,9 +181,6 @@ func (c *conn) shut(end *jsonrpc.ClosedError, last []byte, deadline time.Time) e
 		return first
 	}
 	c.end.Store(end)
-	if c.over != nil {
-		c.over()
-	}
 	c.stream.stop(deadline)
 	c.stream.link.leave(func() { c.leave(last) }, c.finish)
 	return end

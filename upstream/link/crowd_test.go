@@ -2,10 +2,8 @@ package link
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,62 +67,6 @@ func TestCrowdedLinkEnds(t *testing.T) {
 			readers.Wait()
 		})
 	}
-}
-
-// TestStreams goes one step beyond the bound of a proxy: the host does not hear of
-// it, and the log does once.
-func TestStreams(t *testing.T) {
-	const most = 10
-	var log syncBuffer
-	var served atomic.Int64
-	c := &Client{Streams: most, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	p := join(t, c, &Server{Handle: func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
-		served.Add(1)
-		return echo(ctx, h, c)
-	}})
-	conns := make([]jsonrpc.Conn, most)
-	for i := range conns {
-		conns[i] = open(t, p.client)
-	}
-	for range 100 {
-		_, err := c.Open(t.Context(), hello)
-		wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
-	}
-	conns[0].Close()
-	conns[0] = open(t, p.client) // there is room again
-	_, err := c.Open(t.Context(), hello)
-	wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
-	if lines := strings.Count(log.String(), "too many streams"); lines != 1 {
-		t.Errorf("%d lines, want 1:\n%s", lines, log.String())
-	}
-	for _, conn := range conns {
-		call(t, conn, numbered(1))
-		conn.Close()
-	}
-	for range most {
-		call(t, open(t, p.client), numbered(1)) // its handler runs
-	}
-	if n := served.Load(); n != 2*most+1 {
-		t.Errorf("the host has served %d streams, want %d", n, 2*most+1)
-	}
-	_, err = c.Open(t.Context(), hello)
-	wantNotOpened(t, err, jsonrpc.CauseOverloaded.String())
-	if lines := strings.Count(log.String(), "too many streams"); lines != 2 {
-		t.Errorf("%d lines, want another for another crowd:\n%s", lines, log.String())
-	}
-	c.SetStreams(most + 1)
-	open(t, p.client)
-}
-
-// TestUnboundedInMemory has more streams at once than a host takes on a socket.
-func TestUnboundedInMemory(t *testing.T) {
-	t.Parallel()
-	p := join(t, &Client{}, &Server{Handle: echo})
-	var g sync.WaitGroup
-	for n := range 4200 {
-		g.Go(func() { call(t, open(t, p.client), numbered(n)) })
-	}
-	g.Wait()
 }
 
 // TestCrowdOnSocket has a proxy that opens, all at once, many more streams than the

@@ -7,10 +7,12 @@
 //	         Redial │   and a control stream               │ Accept
 //	                └─► Endpoint.Dial ─────► Endpoint.Listen ◄─┘      or the other way round
 //
-// In one process the carrier is a [Ring], otherwise a socket. Both work the same way, so
-// that local and remote upstreams close, fail and push back alike. An [Endpoint] is the
-// address of a socket: Unix, TCP, TLS or WebSocket. Either end may dial: a host behind a
-// NAT dials its proxy.
+// An [Endpoint] is the address of a socket: Unix, TCP, TLS or WebSocket. Either end may dial:
+// a host behind a NAT dials its proxy.
+//
+// In one process a [Local] joins the halves: a stream is two bounded queues of messages, which
+// are not written as lines and read again. Its streams are opened, refused and closed, fail and
+// push back as those of a link do.
 //
 // # On a stream
 //
@@ -95,10 +97,11 @@
 //
 // # Bounds
 //
-// A stream holds at most yamux's window of 256 KiB of unread data, and one message. From
+// A stream holds at most yamux's window of 256 KiB of unread data, and one message; that of a
+// Local as much in each direction. From
 // another process, at most 16 messages over 64 KiB are read at a time on a link. Further
 // ones wait for up to a minute, and each then has a minute to arrive; a stream whose
-// message is late ends. A proxy has at most Client.Streams streams, and opens 256
+// message is late ends. A proxy opens 256 streams
 // at a time. A host accepts 4096 or Server.Streams on a link from another process, and
 // refuses more; 512 unread refusals end the link. It has 64 links: one more evicts the
 // one that has been without a hello for longest, or is closed. An announcement has at most
