@@ -185,28 +185,44 @@ func duplicateKey(key string) error { return fmt.Errorf("duplicate key %q", key)
 // each calls fn for every member of the object doc: the decoded key, the span of the whole member,
 // and that of its value.
 func each(doc []byte, fn func(key []byte, member, value Span)) error {
+	var room [16]member
+	members, ok := skipper(doc).object(room[:0])
+	if !ok {
+		var err error
+		if members, err = tokenize(doc); err != nil {
+			return err
+		}
+	}
+	for _, m := range members {
+		key := doc[m.name.Start+1 : m.name.End-1]
+		if bytes.IndexByte(key, '\\') >= 0 {
+			text, _ := Unquote(m.name.Of(doc))
+			key = []byte(text)
+		}
+		fn(key, Span{m.name.Start, m.value.End}, m.value)
+	}
+	return nil
+}
+
+// tokenize returns the members of an object that a skipper does not accept, or what is wrong with
+// it.
+func tokenize(doc []byte) (members []member, err error) {
 	w := newWalker(doc)
 	defer w.free()
 	if tok, err := w.ReadToken(); err != nil || tok.Kind() != '{' {
-		return errors.Join(errors.New("not a JSON object"), syntax(err))
+		return nil, errors.Join(errors.New("not a JSON object"), syntax(err))
 	}
 	for w.PeekKind() != '}' {
-		name, err := w.value()
-		if err != nil {
-			return err
+		var m member
+		if m.name, err = w.value(); err != nil {
+			return nil, err
 		}
-		value, err := w.value()
-		if err != nil {
-			return err
+		if m.value, err = w.value(); err != nil {
+			return nil, err
 		}
-		key := doc[name.Start+1 : name.End-1]
-		if bytes.IndexByte(key, '\\') >= 0 {
-			s, _ := Unquote(name.Of(doc))
-			key = []byte(s)
-		}
-		fn(key, Span{name.Start, value.End}, value)
+		members = append(members, m)
 	}
-	return w.end(doc)
+	return members, w.end(doc)
 }
 
 // valid returns why doc is not one JSON value, nil if it is.
