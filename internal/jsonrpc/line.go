@@ -26,7 +26,7 @@ type LineReader struct {
 	start, end int
 	scanned    int // buf[start:scanned] has no newline
 	err        error
-	longest    int  // length of the last long line; the next one may be similar
+	longest    int  // length of the last line, if it was long: the next one may be similar
 	entered    bool // a slot is taken for the current line
 }
 
@@ -135,6 +135,10 @@ func (l *LineReader) buffered() ([]byte, bool) {
 // with its buffer.
 func (l *LineReader) own(line []byte) []byte {
 	if len(line) < largeLine {
+		if l.longest > 0 && len(l.buf) > largeLine && l.start == l.end { // which was made for another long line
+			l.buf, l.longest = nil, 0
+			l.start, l.scanned, l.end = 0, 0, 0
+		}
 		return bytes.Clone(line)
 	}
 	l.longest = len(line)
@@ -175,12 +179,15 @@ func (l *LineReader) fill() error {
 }
 
 // grownSize returns the size of the buffer that replaces a full one. It grows in large steps,
-// because each costs a copy, and for a long line at once to the size of the previous long line. It
+// because each costs a copy and another read, and after a long line at once to the size of that. It
 // does not grow beyond the limit and a little more, because a line that fills that is skipped.
 func (l *LineReader) grownSize() int {
 	size := 4 * len(l.buf)
-	if len(l.buf) >= largeLine {
+	switch {
+	case len(l.buf) >= largeLine:
 		size = max(2*len(l.buf), l.longest+smallBuffer)
+	case l.longest > 0 && len(l.buf) > 0:
+		size = max(size, l.longest+smallBuffer)
 	}
 	return max(smallBuffer, min(size, l.limits.MaxMessage()+smallBuffer))
 }
