@@ -58,6 +58,19 @@ func (h *pipeHalf) send(messages []*Message) error {
 	return nil
 }
 
+// sendNow is SendNow of [Prompt].
+func (h *pipeHalf) sendNow(m Queued) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.queue.Err() != nil || !h.queue.Roomy(&h.room, 1) {
+		return false
+	}
+	if m.Leave() {
+		_ = h.queue.Force(Queued{Message: m.Message, Room: &h.room})
+	}
+	return true
+}
+
 // over returns the error of Recv at the end.
 func (h *pipeHalf) over() error {
 	h.mu.Lock()
@@ -84,8 +97,8 @@ func (c *PipeConn) Recv() (*Message, error) {
 	return m, nil
 }
 
-// Take is [RecvAll]. Like PutAll it has a name of its own, because a Conn that wraps a
-// PipeConn and changes Recv or Send must not inherit them.
+// Take is [RecvAll]. Like PutAll and PutNow it has a name of its own, because a Conn that wraps a
+// PipeConn and changes Recv or Send must not inherit these.
 func (c *PipeConn) Take(batch []*Message) ([]*Message, error) {
 	batch, err := c.in.queue.Take(batch)
 	if err != nil {
@@ -99,6 +112,9 @@ func (c *PipeConn) Send(m *Message) error { return c.out.send([]*Message{m}) }
 
 // PutAll is [SendAll].
 func (c *PipeConn) PutAll(messages []*Message) error { return c.out.send(messages) }
+
+// PutNow is SendNow of [Prompt].
+func (c *PipeConn) PutNow(m Queued) bool { return c.out.sendNow(m) }
 
 // CloseWrite is a half-close: the other side receives io.EOF and may still send.
 func (c *PipeConn) CloseWrite() { c.out.end() }

@@ -29,7 +29,9 @@ type Queue struct {
 	err      error // of Finish or Close; nil: it takes messages
 	closed   bool  // by Close: nothing is sent any more
 	paused   bool
-	conn     Conn // of Run; nil without one
+	conn     Conn   // of Run; nil without one
+	prompt   Prompt // conn, if it is one
+	sending  bool   // Run is sending what it took
 	within   time.Duration
 	lastSays func() []*Message
 	late     *time.Timer // closes conn if the last messages take too long
@@ -49,6 +51,18 @@ type Leaving interface {
 	// message is still to be sent; if so, it marks the message as sent.
 	Leave() bool
 }
+
+// A Prompt is a Conn that takes most messages without waiting, because it is in memory. Whoever puts
+// a message into an empty Queue hands it over by himself, and no goroutine has to be woken for that.
+type Prompt interface {
+	// SendNow is Send for one message, but not if Send would wait, fail, or do anything else that must
+	// not be done with the lock of the Queue held. Then it returns false and has done nothing.
+	// Otherwise it asks the owner of the message first whether it is still to be sent.
+	SendNow(m Queued) bool
+}
+
+// Leave marks m as sent, and reports whether it is still to be sent.
+func (m Queued) Leave() bool { return m.Of == nil || m.Of.Leave() }
 
 // A Class is a set of kinds of messages, as bits that the owner of a Queue defines.
 type Class uint8
@@ -109,6 +123,9 @@ func (q *Queue) Force(m Queued) error {
 }
 
 func (q *Queue) add(m Queued) {
+	if q.prompt != nil && len(q.line) == 0 && !q.sending && !q.paused && m.Class&q.hold == 0 && q.prompt.SendNow(m) {
+		return
+	}
 	if m.Room != nil {
 		m.Room.add(1, m.Size())
 	}
@@ -269,6 +286,7 @@ func (q *Queue) Next() (*Message, error) {
 func (q *Queue) takeUpTo(limit int, batch []*Message) ([]*Message, error) {
 	q.L.Lock()
 	defer q.L.Unlock()
+	q.sending = false
 	for {
 		for len(q.line) == 0 || q.paused {
 			if q.err != nil || q.paused {
@@ -277,6 +295,7 @@ func (q *Queue) takeUpTo(limit int, batch []*Message) ([]*Message, error) {
 			q.more.Wait()
 		}
 		if longer := q.take(limit, batch); len(longer) > len(batch) {
+			q.sending = true
 			return longer, nil
 		}
 	}
@@ -289,7 +308,7 @@ func (q *Queue) take(limit int, batch []*Message) []*Message {
 		if m.Room != nil {
 			m.Room.add(-1, -m.Size())
 		}
-		if m.Of == nil || m.Of.Leave() {
+		if m.Leave() {
 			batch = append(batch, m.Message)
 		}
 	}
@@ -310,12 +329,13 @@ func (q *Queue) freed() {
 func (q *Queue) Run(c Conn) error {
 	q.L.Lock()
 	q.conn = c
+	q.prompt, _ = c.(Prompt)
 	q.bound()
 	q.L.Unlock()
 	err := q.send(c)
 	q.L.Lock()
 	defer q.L.Unlock()
-	q.conn = nil
+	q.conn, q.prompt = nil, nil
 	if q.late != nil {
 		q.late.Stop()
 	}

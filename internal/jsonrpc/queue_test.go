@@ -265,6 +265,101 @@ func TestQueueSend(t *testing.T) {
 	})
 }
 
+// A prompt is the end of a pipe that takes messages at once, unless it is full.
+type prompt struct {
+	*jsonrpc.PipeConn
+	full bool
+	now  int // messages that came by SendNow
+}
+
+func (p *prompt) SendNow(m jsonrpc.Queued) bool {
+	if p.full || !p.PutNow(m) {
+		return false
+	}
+	p.now++
+	return true
+}
+
+// TestQueuePrompt puts messages into the Queue of a Conn in memory: whoever puts one hands it over
+// himself, but only while none waits, and none of a class that is held back.
+func TestQueuePrompt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine()
+		near, far := jsonrpc.Pipe()
+		p := &prompt{PipeConn: near}
+		done := make(chan error, 1)
+		go func() { done <- l.Run(p) }()
+		synctest.Wait()
+		put := func(name string, of jsonrpc.Leaving, class jsonrpc.Class) {
+			l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice(name), Of: of, Class: class}) })
+		}
+		want := func(names ...string) {
+			t.Helper()
+			for _, name := range names {
+				if m, err := far.Recv(); err != nil || m.Method != name {
+					t.Errorf("received %v, %v, want %s", m, err, name)
+				}
+			}
+		}
+		gone, stays := &request{cancelled: true}, &request{}
+		put("gone", gone, 0)
+		put("first", stays, 0)
+		if p.now != 2 || !stays.sent || gone.sent {
+			t.Errorf("%d handed over; sent: %v, and what was cancelled: %v", p.now, stays.sent, gone.sent)
+		}
+		want("first")
+
+		p.full = true
+		put("second", nil, 0) // a goroutine sends it
+		p.full = false
+		put("third", nil, 0) // must not overtake it
+		if p.now != 2 {
+			t.Error("a message was handed over while another waits")
+		}
+		want("second", "third")
+
+		l.locked(func() { l.Hold(1) })
+		put("held", nil, 1)
+		put("free", nil, 2)
+		want("free")
+		l.locked(func() { l.Release(1, notice("before")) })
+		want("before", "held")
+
+		l.locked(func() { l.Pause(true) })
+		put("paused", nil, 0)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		put("without a Conn", nil, 0)
+		l.locked(func() { l.Pause(false) })
+		go func() { done <- l.Run(p) }()
+		want("paused", "without a Conn")
+		synctest.Wait()
+		far.Close()
+		put("lost", nil, 0)
+		if err := <-done; !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestPipePrompt fills a pipe: what finds no room waits, and its owner is not asked yet.
+func TestPipePrompt(t *testing.T) {
+	near, far := jsonrpc.Pipe()
+	n := 0
+	for near.PutNow(jsonrpc.Queued{Message: notice("note")}) {
+		n++
+	}
+	late := &request{}
+	if near.PutNow(jsonrpc.Queued{Message: notice("late"), Of: late}) || late.sent || n == 0 {
+		t.Errorf("%d fit, and one more was sent: %v", n, late.sent)
+	}
+	far.Close()
+	if near.PutNow(jsonrpc.Queued{Message: notice("late"), Of: late}) || late.sent {
+		t.Error("sent to a closed pipe")
+	}
+}
+
 func BenchmarkQueue(b *testing.B) {
 	l := newLine()
 	room := &jsonrpc.Room{Messages: 256, Bytes: 1 << 20}

@@ -25,7 +25,9 @@
 //     outside it. Later entries are refused with the same end.
 //  4. A call that was cancelled before it was sent is never sent, and neither is its cancellation:
 //     to leave the queue and to be marked as sent are one step under the mutex, and a cancellation
-//     reads the mark under it.
+//     reads the mark under it. If the Conn is in memory, whoever puts a message into an empty queue
+//     takes that step himself ([jsonrpc.Prompt]): the Conn waits for nothing and calls no Peer, so
+//     its lock may be taken under the mutex.
 //  5. Of the two sides of [Request.Forward], the client's decides. A response takes the call, then
 //     the request, and answers only if the request was still there. A cancellation takes the
 //     request, then the call. If the call has lost its request, its response is dropped, and its

@@ -31,6 +31,29 @@ func (c *tap) Send(m *jsonrpc.Message) error {
 	return err
 }
 
+// SendNow implements [jsonrpc.Prompt].
+func (c *tap) SendNow(m jsonrpc.Queued) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	leaves := &leaving{Queued: m}
+	now := c.PutNow(jsonrpc.Queued{Message: m.Message, Of: leaves})
+	if leaves.left {
+		c.sent = append(c.sent, m.Message)
+	}
+	return now
+}
+
+// A leaving message notes whether it has left.
+type leaving struct {
+	jsonrpc.Queued
+	left bool
+}
+
+func (l *leaving) Leave() bool {
+	l.left = l.Queued.Leave()
+	return l.left
+}
+
 // A side is a Peer, its Conn, and the outcome of everything on it.
 type side struct {
 	*peer.Peer

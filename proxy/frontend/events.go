@@ -44,6 +44,10 @@ type event struct {
 	refused  *identity.Refusal // of an error with which a policy answered
 }
 
+func eventOf(m *jsonrpc.Message) event {
+	return event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
+}
+
 // appendEvent appends one server-sent event to b:
 //
 //	event: message\nid: 3-17\ndata: {"jsonrpc":"2.0",…}\n\n

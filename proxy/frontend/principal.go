@@ -135,6 +135,27 @@ func (c *principalConn) Send(m *jsonrpc.Message) error {
 		}
 		return err
 	}
+	c.pass(p, m)
+	return nil
+}
+
+// SendNow implements [jsonrpc.Prompt] for small responses, like that of a session.
+func (c *principalConn) SendNow(m jsonrpc.Queued) bool {
+	if !m.IsResponse() || m.Size() > smallBody {
+		return false
+	}
+	p, _ := c.route(m.Message)
+	if p == nil {
+		return false
+	}
+	if m.Leave() {
+		c.pass(p, m.Message)
+	}
+	return true
+}
+
+// pass brings a message to its POST.
+func (c *principalConn) pass(p *waiter, m *jsonrpc.Message) {
 	e := event{data: p.text(m), response: m.IsResponse(), refused: m.Refused}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +171,6 @@ func (c *principalConn) Send(m *jsonrpc.Message) error {
 	default:
 		p.pushLocked(e)
 	}
-	return nil
 }
 
 // route returns the waiter for m, nil if there is none. Requests have none, because a modern server

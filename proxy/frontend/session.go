@@ -164,7 +164,7 @@ func (s *httpSession) cancelledLocked(m *jsonrpc.Message) {
 // Related to a request to that request's POST, and all others to the standalone stream, which
 // stores them until a GET opens it. Send blocks while the client does not read the stream.
 func (s *httpSession) Send(m *jsonrpc.Message) error {
-	e := event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
+	e := eventOf(m)
 	s.mu.Lock()
 	resumed, failed := s.resumedLocked(m)
 	var err error
@@ -178,6 +178,24 @@ func (s *httpSession) Send(m *jsonrpc.Message) error {
 		s.end(errNotStarted, false) // do not keep a session whose initialize failed
 	}
 	return err
+}
+
+// SendNow implements [jsonrpc.Prompt] for small responses. Larger ones take long to copy, and those
+// to initialize may end the session.
+func (s *httpSession) SendNow(m jsonrpc.Queued) bool {
+	if !m.IsResponse() || m.Size() > smallBody {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.routeLocked(m.Message)
+	if st == nil || st.init || st.full() || s.resuming != nil || s.in.Err() != nil {
+		return false
+	}
+	if m.Leave() {
+		_, _ = s.sendLocked(m.Message, eventOf(m.Message))
+	}
+	return true
 }
 
 // Waits adds the size of messages that wait for Send; bytes may be negative.

@@ -140,6 +140,15 @@ func (c *localConn) SendAll(messages []*jsonrpc.Message) error {
 	return c.pipe.PutAll(own)
 }
 
+// SendNow implements [jsonrpc.Prompt].
+func (c *localConn) SendNow(m jsonrpc.Queued) bool {
+	if c.end.Load() != nil {
+		return false
+	}
+	m.Message = passed(m.Message)
+	return c.pipe.PutNow(m)
+}
+
 // passed returns what of m travels. The other end owns it, but shares the bytes, which nobody
 // changes.
 func passed(m *jsonrpc.Message) *jsonrpc.Message {

@@ -88,6 +88,12 @@ func (c *conn) SendAll(batch []*jsonrpc.Message) error {
 	return jsonrpc.SendAll(c.Conn, batch)
 }
 
+// SendNow implements [jsonrpc.Prompt], if the Conn is one and nobody looks.
+func (c *conn) SendNow(m jsonrpc.Queued) bool {
+	prompt, ok := c.Conn.(jsonrpc.Prompt)
+	return ok && c.taps.now.Load() == nil && prompt.SendNow(m)
+}
+
 // CloseCause is [jsonrpc.CloseWith].
 func (c *conn) CloseCause(cause error) error { return jsonrpc.CloseWith(c.Conn, cause) }
 
