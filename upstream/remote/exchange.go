@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,6 +42,7 @@ type exchange struct {
 	pass    func(received) bool        // called with each message before the reply; false ends the exchange
 
 	resp  *http.Response // nil before it has come
+	over  bool           // the response was read to its end, and closed
 	vague bool           // the reply came with an error status and without an id
 	place resumePoint    // in the stream
 }
@@ -142,18 +144,29 @@ func tellsLoss(e json.RawMessage) bool {
 // readJSON reads a body that is the reply, or in 2025-03-26 an array that has it.
 func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 	most := x.t.limits.MaxMessage()
-	text, err := io.ReadAll(io.LimitReader(x.resp.Body, int64(most)+1))
+	text, err := readBody(x.resp, most)
 	switch {
 	case err != nil:
 		return nil, broken(ctx, err, true)
 	case len(text) > most:
 		return nil, invalid("message too long")
 	}
+	x.resp.Body.Close()
+	x.over = true
 	reply, f := x.take(ctx, text)
 	if reply == nil && f == nil {
 		f = invalid("no response to the request")
 	}
 	return reply, f
+}
+
+// readBody reads the body of a response, up to one byte more than most. Its first buffer is as large
+// as Content-Length says, within a bound, because memory must grow with what comes.
+func readBody(resp *http.Response, most int) ([]byte, error) {
+	size := min(max(resp.ContentLength, 0), maxRefusal) + bytes.MinRead
+	text := bytes.NewBuffer(make([]byte, 0, size))
+	_, err := text.ReadFrom(io.LimitReader(resp.Body, int64(most)+1))
+	return text.Bytes(), err
 }
 
 // take reads one message, or in 2025-03-26 an array of them. It returns the reply if it is
@@ -292,7 +305,7 @@ func (x *exchange) close() {
 // linger ends the exchange of an answered request. It gives the server a moment to end
 // the response by itself, then cancel aborts it.
 func (x *exchange) linger(cancel context.CancelCauseFunc) {
-	if x.resp == nil {
+	if x.resp == nil || x.over {
 		return
 	}
 	t := time.AfterFunc(lingering, func() { cancel(nil) })

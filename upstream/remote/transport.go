@@ -174,10 +174,10 @@ func (r *reach) done() {
 	}
 }
 
+// trace records how far a request without a body comes.
 func (r *reach) trace(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:      func(httptrace.GotConnInfo) { r.connect() },
-		WroteRequest: func(httptrace.WroteRequestInfo) { r.done() },
+		GotConn: func(httptrace.GotConnInfo) { r.connect() },
 	})
 }
 
@@ -185,20 +185,18 @@ func (r *reach) trace(ctx context.Context) context.Context {
 // body.
 func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) (*http.Response, *failure) {
 	ctx, giveUp := context.WithCancelCause(ctx)
-	req, err := http.NewRequestWithContext(r.trace(ctx), http.MethodPost, at.url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.url, nil)
 	if err != nil {
 		giveUp(nil)
 		return nil, broken(ctx, err, false)
 	}
-	text := m.Append(nil)
+	text := m.Append(make([]byte, 0, m.Size()))
 	req.ContentLength = int64(len(text))
 	req.GetBody = func() (io.ReadCloser, error) {
-		stalled := time.AfterFunc(t.writeTimeout, func() { giveUp(errStalled) })
-		stalled.Stop() // until the first Read
-		return &body{r: bytes.NewReader(text), stalled: stalled, timeout: t.writeTimeout}, nil
+		return &body{r: bytes.NewReader(text), of: r, giveUp: giveUp, timeout: t.writeTimeout}, nil
 	}
 	req.Body, _ = req.GetBody()
-	header := http.Header{"Content-Type": {typeJSON}, "Accept": {typeJSON + ", " + typeSSE}}
+	header := http.Header{"Content-Type": contentJSON, "Accept": acceptBoth}
 	maps.Copy(header, own)
 	return t.do(req, at, header, r)
 }
@@ -216,29 +214,52 @@ func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Messag
 	return nil
 }
 
-// A body is a request's. It cancels the request when none of it was read for the timeout:
-// on HTTP/2 a server can stop reading one request while the connection is fine, which
-// timeoutConn cannot see.
+// Values of headers that every POST has. They are not changed.
+var contentJSON, acceptBoth = []string{typeJSON}, []string{typeJSON + ", " + typeSSE}
+
+// A body is a request's, and tells how far that came: net/http begins to read it when there is a
+// connection. It cancels the request when none of it was read for the timeout: on HTTP/2 a server
+// can stop reading one request while the connection is fine, which timeoutConn cannot see.
 type body struct {
 	r       *bytes.Reader
-	stalled *time.Timer
+	of      *reach
+	giveUp  context.CancelCauseFunc
 	timeout time.Duration
-	closed  atomic.Bool
+
+	mu      sync.Mutex // Close may run while Read does; guards the fields below
+	stalled *time.Timer
+	closed  bool
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	b.stalled.Reset(b.timeout)
-	if b.closed.Load() { // Close may run concurrently
-		b.stalled.Stop()
-	}
+	b.watch()
 	return b.r.Read(p)
+}
+
+// watch gives the rest of the body its time, from the first Read on.
+func (b *body) watch() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+	case b.stalled == nil:
+		b.of.connect()
+		b.stalled = time.AfterFunc(b.timeout, func() { b.giveUp(errStalled) })
+	default:
+		b.stalled.Reset(b.timeout)
+	}
 }
 
 // Close implements io.Closer. net/http calls it when the request was written or given up.
 func (b *body) Close() error {
-	b.closed.Store(true)
-	b.stalled.Stop()
+	b.of.done()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.stalled != nil {
+		b.stalled.Stop()
+	}
 	return nil
 }
 
@@ -324,6 +345,9 @@ func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *re
 
 // mediaType returns the type of a response's body, "" if it has none.
 func mediaType(resp *http.Response) string {
+	if value := resp.Header.Get("Content-Type"); value == typeJSON || value == typeSSE { // the usual ones
+		return value
+	}
 	t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	return t
 }
