@@ -237,8 +237,22 @@ type LineWriter struct {
 // NewLineWriter returns a LineWriter on w.
 func NewLineWriter(w io.Writer) *LineWriter { return &LineWriter{w: w} }
 
-// buffers are shared by all LineWriters, so that an idle one has none.
+// buffers are shared by all writers of lines, so that an idle one has none.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// Lines calls write with the text of messages in the stdio framing, which write must not keep.
+func Lines(messages []*Message, write func(text []byte)) {
+	buf := buffers.Get().(*[]byte)
+	text := (*buf)[:0]
+	for _, m := range messages {
+		text = append(m.Append(text), '\n')
+	}
+	write(text)
+	if cap(text) <= 2*largeLine {
+		*buf = text
+		buffers.Put(buf)
+	}
+}
 
 // Write writes m and a newline, with one Write unless m is large.
 func (l *LineWriter) Write(m *Message) error { return l.WriteAll([]*Message{m}) }

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,9 +14,6 @@ import (
 
 // maxAtOnce bounds the messages that Recv returns.
 const maxAtOnce = 64
-
-// keptBuffer is the largest buffer of Send that an idle server keeps.
-const keptBuffer = 4 << 10
 
 // Options configure a server.
 type Options struct {
@@ -43,7 +41,6 @@ type Server struct {
 	stderrEnd chan struct{} // closed by readStderr
 
 	lines *jsonrpc.LineReader // owned by Recv
-	text  []byte              // owned by Send
 }
 
 // Start starts a server. The error is a [*jsonrpc.ClosedError] whose text tells how to fix
@@ -98,11 +95,7 @@ func (s *Server) Started() time.Time { return s.p.started }
 // backlog is full, but not after Finish or Abort. It calls accepted between the wait and the
 // writing. After Finish or Abort it drops the messages and does not call accepted.
 func (s *Server) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.Message)) {
-	s.text = appendLines(s.text, batch)
-	s.p.stdin.write(s.text, func() { accepted(batch) })
-	if s.text = s.text[:0]; cap(s.text) > keptBuffer {
-		s.text = nil
-	}
+	jsonrpc.Lines(batch, func(text []byte) { s.p.stdin.write(text, func() { accepted(batch) }) })
 }
 
 // Recv is [jsonrpc.RecvAll]. The error at the end is a [*jsonrpc.ClosedError] with the cause
@@ -159,14 +152,10 @@ func (s *Server) readStderr() {
 // Finish writes the last messages and then closes stdin, without waiting. It calls last
 // after the last Send that writes anything.
 func (s *Server) Finish(last func() []*jsonrpc.Message) {
-	s.p.stdin.finish(func() []byte { return appendLines(nil, last()) })
-}
-
-func appendLines(text []byte, messages []*jsonrpc.Message) []byte {
-	for _, m := range messages {
-		text = append(m.Append(text), '\n')
-	}
-	return text
+	s.p.stdin.finish(func() (text []byte) {
+		jsonrpc.Lines(last(), func(lines []byte) { text = bytes.Clone(lines) })
+		return text
+	})
 }
 
 // Abort closes stdin at once.
