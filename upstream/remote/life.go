@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,6 +129,21 @@ func (l *life) spawn(fn func()) bool {
 	}
 	l.wg.Go(fn)
 	return true
+}
+
+// spawnRequest is spawn for a request, on a stack of the size that requests need. A new goroutine has
+// 2 KiB, and net/http would double that three times, each time with a copy of what it had used.
+func (l *life) spawnRequest(fn func()) bool {
+	return l.spawn(func() {
+		ample()
+		fn()
+	})
+}
+
+//go:noinline
+func ample() {
+	var room [8 << 10]byte
+	runtime.KeepAlive(&room)
 }
 
 // fail ends the session with a cause, and gives up all its work.

@@ -85,7 +85,7 @@ func (s *modern) request(m *jsonrpc.Message) {
 	case err != nil:
 		c.cancel(nil)
 		s.refuse(s.t.name, m.ID, err)
-	case !s.spawn(func() { s.run(c) }):
+	case !s.spawnRequest(func() { s.run(c) }):
 		c.cancel(nil)
 		s.take(c)
 	}

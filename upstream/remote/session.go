@@ -141,7 +141,7 @@ func (s *serverSession) request(m *jsonrpc.Message, gate <-chan struct{}) {
 	if m.Method == mcp.MethodInitialize {
 		s.history.begin(m.Params)
 	}
-	if !s.spawn(func() { s.run(c) }) {
+	if !s.spawnRequest(func() { s.run(c) }) {
 		s.drop(c)
 	}
 }
