@@ -116,6 +116,11 @@ func TestAdopted(t *testing.T) {
 	again := newEvents(t, client.through(other).get("Last-Event-ID", last))
 	wantText(t, again.one().message(t), `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a<b"}}`)
 	again.close()
+	wantRefusal(t, client.through(other).post(`{"jsonrpc":"2.0","id":1,"result":{}}`), http.StatusNotFound, -32600)
+	wantStatus(t, client.through(other).post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, 1<<32+1)), http.StatusAccepted)
+	if m := conntest.Recv(t, conn); !m.IsResponse() || m.ID.String() != "4294967297" {
+		t.Errorf("%s, want the second answer", m.Append(nil))
+	}
 	client.through(keeper).calls(t, 21, func() jsonrpc.Conn { return conn })
 	conntest.Eventually(t, "it is reported", func() bool {
 		keeper.mu.Lock()

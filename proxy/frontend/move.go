@@ -243,6 +243,13 @@ func (s *httpSession) awaitResumed(ctx context.Context) {
 // moved here. A late answer to one must not be taken for that to another.
 func (s *httpSession) Asked() int64 { return s.moves << 32 }
 
+// askedBefore reports whether a question with that id was asked before the session moved here, or was continued
+// here. The call that asked has ended.
+func (s *httpSession) askedBefore(question jsonrpc.ID) bool {
+	n, ok := question.Int()
+	return ok && n <= s.Asked()
+}
+
 // Move begins to move the sessions of Streamable HTTP to other replicas, each when nothing is in flight.
 // Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
 // flight gets the connection-closed error, and the rest is moved. Sessions that no other replica takes

@@ -105,8 +105,12 @@ func (h *streamable) find(w http.ResponseWriter, r *http.Request, from caller, i
 // postTo receives a message for a session.
 func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller, s *httpSession, m *jsonrpc.Message) {
 	messages, reason := unbundle(m, s, from)
-	if reason != "" {
+	switch {
+	case reason != "":
 		refuse(w, http.StatusBadRequest, reason)
+		return
+	case m.IsResponse() && s.askedBefore(m.ID):
+		refuse(w, http.StatusNotFound, "the call that asked this has ended, since the session went on at another replica")
 		return
 	}
 	h.exchange(w, r, s, messages, m.Batch != nil)
