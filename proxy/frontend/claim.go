@@ -196,13 +196,17 @@ func (o *openSessions) sessions() int {
 }
 
 // compare ends the copies of sessions that another replica has in a higher generation, and returns those
-// that are here in a higher one. self breaks a tie.
+// that are here in a higher one. self breaks a tie. It remembers where sessions are that were made here, and whose
+// copies here have ended meanwhile.
 func (o *openSessions) compare(self string, theirs claims) claims {
 	mine := claims{Of: self, Sessions: make(map[string]int64)}
 	for id, moves := range theirs.Sessions {
 		here, ok := o.generation(id)
 		switch {
-		case !ok:
+		case !ok: // requests for what was made here come here first
+			if _, at := o.keeper.replicas.Owner(id); at == Here {
+				o.movedTo(id, theirs.Of)
+			}
 		case here > moves || here == moves && self > theirs.Of:
 			mine.Sessions[id] = here
 		default:
