@@ -34,3 +34,25 @@ func TestFoundByItsMaker(t *testing.T) {
 	wantStatus(t, client.delete(), http.StatusNoContent)
 	wantRefusal(t, client.through(other).post(ping), http.StatusNotFound, -32600)
 }
+
+// TestMovesBack: a session that another replica has continued may move back to the one that has yielded it.
+func TestMovesBack(t *testing.T) {
+	f, client, old, keeper, other := kept(t)
+	a := f["a"]
+	a.split(Gone)
+	var conn jsonrpc.Conn
+	client.through(keeper).calls(t, 20, func() jsonrpc.Conn { conn, _ = keeper.resumes(t, false); return conn })
+	a.split(There)
+	wantRecvEnds(t, old, errMoved)
+	keeper.sees(other.name, Away) // so it must be a
+	if n := keeper.leaves(t); n != 1 {
+		t.Errorf("%d sessions were moved, want 1", n)
+	}
+	a.HTTP.open.yield(client.session, keeper.name, 1) // an answer that comes late
+	if _, here := a.HTTP.open.whereabouts(client.session); !here {
+		t.Fatal("it is nowhere")
+	}
+	keeper.dies()
+	client.through(other).calls(t, 21, func() jsonrpc.Conn { conn, _ = a.resumes(t, false); return conn })
+	client.calls(t, 22, func() jsonrpc.Conn { return conn })
+}

@@ -157,8 +157,8 @@ func (k *keeper) claim(ctx context.Context, to Other) bool {
 		case err != nil:
 			return false
 		case status == http.StatusOK && json.Unmarshal(text, &theirs) == nil:
-			for id := range theirs.Sessions {
-				k.open.yield(id, to.Instance)
+			for id, moves := range theirs.Sessions {
+				k.open.yield(id, to.Instance, moves)
 			}
 		case status >= http.StatusInternalServerError:
 			return false
@@ -210,7 +210,7 @@ func (o *openSessions) compare(self string, theirs claims) claims {
 		case here > moves || here == moves && self > theirs.Of:
 			mine.Sessions[id] = here
 		default:
-			o.yield(id, theirs.Of)
+			o.yield(id, theirs.Of, moves)
 		}
 	}
 	return mine
@@ -220,6 +220,10 @@ func (o *openSessions) compare(self string, theirs claims) claims {
 func (o *openSessions) generation(id string) (moves int64, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.generationLocked(id)
+}
+
+func (o *openSessions) generationLocked(id string) (moves int64, ok bool) {
 	if s := o.byID[id]; s != nil && !s.sse {
 		return s.moves, true
 	}
@@ -229,12 +233,13 @@ func (o *openSessions) generation(id string) (moves int64, ok bool) {
 	return 0, false
 }
 
-// yield ends the copy of a session that another replica continues. Requests that are in flight get the
-// connection-closed error, and later ones are passed on.
-func (o *openSessions) yield(id, to string) {
+// yield ends the copy of a session that another replica continues, which has moved that often, unless the session has
+// moved here since that was known. Requests that are in flight get the connection-closed error, and later ones are
+// passed on.
+func (o *openSessions) yield(id, to string, moves int64) {
 	o.mu.Lock()
 	s, m := o.byID[id], o.records.byID[id]
-	if s == nil && m == nil {
+	if here, ok := o.generationLocked(id); !ok || here > moves {
 		o.mu.Unlock()
 		return
 	}

@@ -44,10 +44,11 @@ type movedRecord struct {
 
 // take stores a record of a session that moves here. It returns false if there is no room, or if this replica leaves.
 func (o *openSessions) take(r *record, text []byte) bool {
+	o.yield(r.ID, r.Of, r.Moves-1) // a copy that is left from a split, if the others were not compared yet
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.byID[r.ID] != nil || o.records.byID[r.ID] != nil || o.moved[r.ID] != "":
+	case o.byID[r.ID] != nil || o.records.byID[r.ID] != nil || o.draining && o.moved[r.ID] != "" && o.moved[r.ID] != r.Of:
 		return true // it was sent again
 	case o.draining || o.records.bytes+len(text) > maxRecords:
 		return false
@@ -65,6 +66,10 @@ func (o *openSessions) addMovedLocked(r *record, text []byte) {
 	}
 	o.records.byID[r.ID] = m
 	o.records.bytes += len(text)
+	delete(o.moved, r.ID) // it may have come back
+	if k := o.kept.byID[r.ID]; k != nil && k.age.Moves < r.Moves {
+		o.forgetKeptLocked(r.ID)
+	}
 	o.keeper.note(r.ID)
 }
 
