@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
 // split lets r and all others see each other so.
@@ -55,4 +56,36 @@ func TestMovesBack(t *testing.T) {
 	keeper.dies()
 	client.through(other).calls(t, 21, func() jsonrpc.Conn { conn, _ = a.resumes(t, false); return conn })
 	client.calls(t, 22, func() jsonrpc.Conn { return conn })
+}
+
+// TestKeptOnward: a session that moves on before its client has used it is kept in place of what was kept for the
+// replica between.
+func TestKeptOnward(t *testing.T) {
+	f := newFleet(t, "a b c d", nil, nil)
+	a, b, c, d := f["a"], f["b"], f["c"], f["d"]
+	client, _ := a.connectManual("2025-11-25")
+	a.sees("c", Away)
+	a.sees("d", Away)
+	a.leaves(t)
+	a.dies()
+	b.sees("d", Away) // so c keeps what b and d have
+	d.sees("b", Gone)
+	f.keepEach(t)
+	keeps := func(owner string, seq int64) func() bool {
+		return func() bool {
+			k := c.HTTP.open.keeps(client.session)
+			return k != nil && k.Owner == owner && k.Seq >= seq
+		}
+	}
+	conntest.Eventually(t, "c keeps it for b", keeps("b", 1))
+	for seq := range int64(3) { // so that the record of b has the higher number
+		b.HTTP.open.keeper.note(client.session)
+		conntest.Eventually(t, "c keeps it for b", keeps("b", seq+2))
+	}
+	b.sees("c", Away)
+	b.sees("d", There)
+	if n := b.leaves(t); n != 1 {
+		t.Errorf("%d sessions were moved, want 1", n)
+	}
+	conntest.Eventually(t, "c keeps it for d", keeps("d", 1))
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -92,6 +93,17 @@ func (h *HTTP) Moves() Moves {
 	all := h.open.moves
 	all.Waiting = len(h.open.records.byID)
 	return all
+}
+
+// onward returns the record for the replica that its session moves on to before its client has used it. Members that
+// another version has written stay.
+func (k *movedRecord) onward(of string) []byte {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(k.text, &all) != nil {
+		return k.text
+	}
+	all["of"], all["moves"] = jsonrpc.Quote(of), strconv.AppendInt(nil, k.Moves+1, 10)
+	return encode(all)
 }
 
 // drop removes a record, unless its session has begun.
@@ -330,7 +342,7 @@ func (m *mover) sweep(sessions []*httpSession, records []*movedRecord, forced bo
 	for _, k := range records {
 		if m.open.freeze(k) {
 			m.start(func() {
-				if m.send(k.text, k.ID, &k.taker) || forced || len(m.replicas.Others()) == 0 {
+				if m.send(k.onward(m.replicas.Instance()), k.ID, &k.taker) || forced || len(m.replicas.Others()) == 0 {
 					m.open.drop(k.ID, k)
 				}
 				m.open.thaw(k)

@@ -220,13 +220,13 @@ func TestMovedOn(t *testing.T) {
 		t.Errorf("%d sessions were moved", n)
 	}
 	c.digest = "another"
-	for i, client := range []*testClient{used, unused} {
+	for _, client := range []*testClient{used, unused} {
 		next := client.send(client.request("POST", fmt.Sprintf(call, 2))) // by a, b and c
 		conn, _ := c.resumes(t, true)
 		conntest.Recv(t, conn)
 		conn.Send(result(2))
 		wantText(t, onlyMessage(t, conntest.Await(t, "response", next)), `{"jsonrpc":"2.0","id":2,"result":"done"}`)
-		if n := conn.(*endedConn).Conn.(*httpSession).Asked(); n != int64(2-i)<<32 {
+		if n := conn.(*endedConn).Conn.(*httpSession).Asked(); n != 2<<32 {
 			t.Errorf("questions begin after %d", n)
 		}
 		c.sees("a", Gone)

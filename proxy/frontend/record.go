@@ -48,7 +48,9 @@ type recordedStream struct {
 const maxRecorded = 64 << 10
 
 // encode returns the record as JSON, in which the client's values are as they came.
-func (r *record) encode() []byte {
+func (r *record) encode() []byte { return encode(r) }
+
+func encode(r any) []byte {
 	var text bytes.Buffer
 	to := json.NewEncoder(&text)
 	to.SetEscapeHTML(false)
