@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -88,4 +89,56 @@ func TestKeptOnward(t *testing.T) {
 		t.Errorf("%d sessions were moved, want 1", n)
 	}
 	conntest.Eventually(t, "c keeps it for d", keeps("d", 1))
+}
+
+// TestForgottenLater: a replica that cannot be reached when a session ends forgets it as soon as it can.
+func TestForgottenLater(t *testing.T) {
+	f, client, _, keeper, other := kept(t)
+	a := f["a"]
+	a.sees(keeper.name, Away)
+	if f.keeping(t, client.session, "initialized", keeper) != other {
+		t.Fatal("nobody else keeps it")
+	}
+	wantStatus(t, client.delete(), http.StatusNoContent)
+	conntest.Eventually(t, "it is forgotten", func() bool { return other.HTTP.open.keeps(client.session) == nil })
+	a.sees(keeper.name, There)
+	conntest.Eventually(t, "it is forgotten here, too", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
+}
+
+// TestKeptUntilAnother: a replica forgets a session that another one is to keep only when that one does.
+func TestKeptUntilAnother(t *testing.T) {
+	var breaks atomic.Pointer[replica]
+	asked := make(chan struct{}, 100)
+	f := newFleet(t, "a b c", nil, func(name string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if it := breaks.Load(); it != nil && it.name == name && r.Method == http.MethodPut {
+				asked <- struct{}{}
+				panic(http.ErrAbortHandler)
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	a := f["a"]
+	client, _ := a.connectManual("2025-11-25")
+	f.keepEach(t)
+	keeper := f.keeping(t, client.session, "")
+	other := f["b"]
+	if keeper == other {
+		other = f["c"]
+	}
+	breaks.Store(other)
+	a.mu.Lock()
+	a.ready = other.name
+	a.mu.Unlock()
+	for range 3 { // what was sent at the first time has arrived
+		conntest.Await(t, "a record", asked)
+	}
+	if keeper.HTTP.open.keeps(client.session) == nil {
+		t.Error("nobody keeps it")
+	}
+	breaks.Store(nil)
+	if f.keeping(t, client.session, "", keeper) != other {
+		t.Error("the wrong one keeps it")
+	}
+	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
 }

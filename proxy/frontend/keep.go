@@ -14,7 +14,7 @@ import (
 const (
 	keepEvery   = 100 * time.Millisecond // how often changed records are sent
 	keepTimeout = 3 * time.Second        // of one request
-	keepBatch   = 512 << 10              // bytes of records in one request, or one record
+	keepBatch   = 512 << 10              // bytes of records in one request, besides the last one
 	keepRefused = 10 * time.Second       // how long a replica is not asked that has refused
 	expireEvery = 10 * time.Second
 	tellEvery   = time.Second // how often is reported what became of sessions, and how many there are
@@ -31,21 +31,22 @@ type keeper struct {
 	changed map[string]bool // ids of sessions whose record is to be sent, or that have ended; nil: none yet
 
 	// Owned by Keep.
-	at      map[string]string    // by session: the instance that keeps it
-	ring    []string             // instances that may keep records, in order
-	refused map[string]time.Time // by instance
-	seq     int64                // of the last record
-	agreed  map[string]time.Time // see agree
-	doubt   chan struct{}        // that agreed is for
-	expired time.Time            // when records of others were last looked at
-	told    time.Time            // when what became of sessions was last reported
-	serves  int                  // sessions; as reported
+	at       map[string]string          // by session: the instance that keeps it
+	outdated map[string]map[string]bool // by instance: sessions whose record it may keep, and should not
+	ring     []string                   // instances that may keep records, in order
+	refused  map[string]time.Time       // by instance
+	seq      int64                      // of the last record
+	agreed   map[string]time.Time       // see agree
+	doubt    chan struct{}              // that agreed is for
+	expired  time.Time                  // when records of others were last looked at
+	told     time.Time                  // when what became of sessions was last reported
+	serves   int                        // sessions; as reported
 }
 
 func newKeeper(open *openSessions, replicas Replicas) *keeper {
 	return &keeper{
 		open: open, replicas: replicas, at: make(map[string]string), refused: make(map[string]time.Time),
-		agreed: make(map[string]time.Time),
+		agreed: make(map[string]time.Time), outdated: make(map[string]map[string]bool),
 	}
 }
 
@@ -125,13 +126,11 @@ func (k *keeper) tidy(now time.Time, others []Other) {
 	}
 }
 
-// send sends the records that have changed, or that another replica keeps from now on.
+// send sends the records that have changed, or that another replica keeps from now on, and tells others which they
+// need not keep any more.
 func (k *keeper) send(ctx context.Context, others []Other) {
 	via := k.turn(time.Now(), others)
 	changed := k.takeChanged()
-	if len(changed) == 0 {
-		return
-	}
 	batches := make(map[string]*batch)
 	to := func(instance string) *batch {
 		if batches[instance] == nil {
@@ -140,25 +139,27 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 		return batches[instance]
 	}
 	for id := range changed {
-		before, keeps := k.at[id], ""
-		text := k.open.recordOf(id, k.seq+1)
-		if text != nil {
-			k.seq++
-			keeps = k.keeperOf(id)
-		}
-		if before != "" && before != keeps && via[before] != nil {
-			to(before).forget(id)
-		}
-		if keeps == "" { // nobody, until the ring changes, or there is nothing to keep
-			k.at[id] = ""
-			if text == nil {
-				delete(k.at, id)
-			}
+		keeps := k.keeperOf(id)
+		if keeps != "" && to(keeps).size >= keepBatch {
+			k.note(id) // the next time
 			continue
 		}
-		k.at[id] = keeps
-		if b := to(keeps); !b.add(id, text) {
-			k.note(id) // the next time
+		text := k.open.recordOf(id, k.seq+1)
+		k.assign(id, keeps, text != nil)
+		if text != nil && keeps != "" { // else nobody, until the ring changes, or there is nothing to keep
+			k.seq++
+			to(keeps).add(id, text)
+		}
+	}
+	for instance, ids := range k.outdated {
+		if _, there := via[instance]; !there {
+			delete(k.outdated, instance)
+			continue
+		}
+		for id := range ids {
+			if at, lives := k.at[id]; via[instance] != nil && (!lives || at != "" && !changed[id]) { // another one has it by now
+				to(instance).forget(id)
+			}
 		}
 	}
 	var wg sync.WaitGroup
@@ -171,8 +172,29 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 	}
 }
 
-// settle repeats what a replica did not take.
+// assign records who keeps a session from now on. Another one that may have its record should forget that.
+func (k *keeper) assign(id, keeps string, lives bool) {
+	if before := k.at[id]; before != "" && (before != keeps || !lives) {
+		if k.outdated[before] == nil {
+			k.outdated[before] = make(map[string]bool)
+		}
+		k.outdated[before][id] = true
+	}
+	if !lives {
+		delete(k.at, id)
+		return
+	}
+	k.at[id] = keeps
+	delete(k.outdated[keeps], id)
+}
+
+// settle repeats what a replica did not take. One that does not know what that is has nothing to forget.
 func (k *keeper) settle(instance string, b *batch) {
+	if b.status != 0 {
+		for _, id := range b.body.Forget {
+			delete(k.outdated[instance], id)
+		}
+	}
 	if b.status == http.StatusNoContent {
 		return
 	}
@@ -233,18 +255,17 @@ type batch struct {
 	status int      // of the answer; 0 for none
 }
 
-// add adds a record, and reports whether there was room.
-func (b *batch) add(id string, text []byte) bool {
-	if b.size > 0 && b.size+len(text) > keepBatch {
-		return false
-	}
+func (b *batch) add(id string, text []byte) {
 	b.size += len(text)
 	b.body.Records = append(b.body.Records, text)
 	b.ids = append(b.ids, id)
-	return true
 }
 
-func (b *batch) forget(id string) { b.body.Forget = append(b.body.Forget, id) }
+func (b *batch) forget(id string) {
+	if len(b.body.Forget) < maxClaims { // else the next time
+		b.body.Forget = append(b.body.Forget, id)
+	}
+}
 
 func (b *batch) post(ctx context.Context) {
 	var text bytes.Buffer

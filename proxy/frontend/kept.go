@@ -46,15 +46,14 @@ type keeping struct {
 
 // keep stores records of another replica in place of older ones. It returns false if there is no room
 // for one, or if this replica leaves. Records that it cannot read are not kept.
-func (o *openSessions) keep(k *keeping) bool {
+func (o *openSessions) keep(k *keeping) (all bool) {
+	all = true
 	for _, text := range k.Records {
 		var r record
 		if json.Unmarshal(text, &r) != nil || !r.valid() {
 			continue
 		}
-		if !o.keepOne(r.ID, &keptRecord{age: r.age(), owner: k.Of, text: text}) {
-			return false
-		}
+		all = o.keepOne(r.ID, &keptRecord{age: r.age(), owner: k.Of, text: text}) && all
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,7 +62,7 @@ func (o *openSessions) keep(k *keeping) bool {
 			o.forgetKeptLocked(id)
 		}
 	}
-	return true
+	return all
 }
 
 func (o *openSessions) keepOne(id string, k *keptRecord) bool {
