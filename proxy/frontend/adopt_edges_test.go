@@ -1,10 +1,14 @@
 package frontend
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -141,4 +145,34 @@ func TestKeptUntilAnother(t *testing.T) {
 		t.Error("the wrong one keeps it")
 	}
 	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
+}
+
+// TestKeptWhileItBegins: a session that has moved here may begin while its record is written for the one that keeps it.
+func TestKeptWhileItBegins(t *testing.T) {
+	f := newFleet(t, "a", nil, nil)
+	f["a"].HTTP.init()
+	o := f["a"].HTTP.open
+	from := caller{who: &identity.Identity{}}
+	for i := range 8 {
+		text := fmt.Appendf(nil, `{"v":1,"id":"s%d","said":{"initialize":{"x":"%s"},"subscribed":{"x:y":{"uri":"x:y"}}}}`, i, strings.Repeat("x", 1<<16))
+		r := new(record)
+		if json.Unmarshal(text, r) != nil || !o.take(r, text) {
+			t.Fatal("it was refused")
+		}
+		wrote := make(chan struct{})
+		go func() {
+			defer close(wrote)
+			o.recordOf(r.ID, 1)
+		}()
+		s := o.find(t.Context(), r.ID, from, false)
+		if s == nil {
+			t.Fatal("it does not begin")
+		}
+		s.mu.Lock()
+		s.said.note(jsonrpc.NewRequest(jsonrpc.IntID(1), "resources/subscribe", json.RawMessage(`{"uri":"a:b"}`)))
+		s.mu.Unlock()
+		<-wrote
+		s.idle.release()
+		s.end(errServed, true)
+	}
 }

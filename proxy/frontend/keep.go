@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"hash/fnv"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -284,6 +285,11 @@ func (b *batch) post(ctx context.Context) {
 func (o *openSessions) recordOf(id string, seq int64) []byte {
 	o.mu.Lock()
 	s, moved := o.byID[id], o.records.byID[id]
+	var mine record
+	if moved != nil { // it may begin soon, and what its client says changes it
+		mine = *moved.record
+		mine.Streams, mine.Said.Subscribed = nil, maps.Clone(mine.Said.Subscribed)
+	}
 	o.mu.Unlock()
 	var r *record
 	switch {
@@ -294,8 +300,6 @@ func (o *openSessions) recordOf(id string, seq int64) []byte {
 		}
 		defer s.mu.Unlock() // the record has its values
 	case moved != nil:
-		mine := *moved.record
-		mine.Streams = nil
 		r = &mine
 	}
 	if r == nil {
