@@ -176,3 +176,12 @@ func TestKeptWhileItBegins(t *testing.T) {
 		s.end(errServed, true)
 	}
 }
+
+// TestKeeperLeaves: a replica that leaves hands on what it keeps for one that has died.
+func TestKeeperLeaves(t *testing.T) {
+	f, client, _, keeper, other := kept(t)
+	f["a"].dies()
+	keeper.leaves(t)
+	keeper.dies()
+	client.through(other).calls(t, 20, func() jsonrpc.Conn { conn, _ := other.resumes(t, false); return conn })
+}

@@ -3,6 +3,7 @@ package frontend
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -102,6 +103,23 @@ func (o *openSessions) expireKept(now time.Time, there map[string]bool) {
 			o.forgetKeptLocked(id)
 		}
 	}
+}
+
+// orphans returns the records that are kept here for replicas that are not among others, by replica and id.
+func (o *openSessions) orphans(others []Other) map[string]map[string][]byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := make(map[string]map[string][]byte)
+	for id, k := range o.kept.byID {
+		if slices.ContainsFunc(others, func(other Other) bool { return other.Instance == k.owner }) {
+			continue
+		}
+		if all[k.owner] == nil {
+			all[k.owner] = make(map[string][]byte)
+		}
+		all[k.owner][id] = k.text
+	}
+	return all
 }
 
 // A keptAt says that a replica keeps a record.

@@ -322,11 +322,41 @@ func (m *mover) run(ctx context.Context) int {
 			sessions, records = m.open.toMove()
 			m.sweep(sessions, records, true) // those that were being moved just now, and that nobody took
 			m.wg.Wait()
+			m.handOn()
 			return m.moved
 		}
 		select {
 		case <-sweep.C:
 		case <-ctx.Done():
+		}
+	}
+}
+
+// handOn lets another replica keep the records whose owners cannot send them again: they have died.
+func (m *mover) handOn() {
+	others := m.replicas.Others()
+	for of, records := range m.open.orphans(others) {
+		b := new(batch)
+		for id, text := range records {
+			if b.size >= keepBatch {
+				m.handOnBatch(of, b, others)
+				b = new(batch)
+			}
+			b.add(id, text)
+		}
+		m.handOnBatch(of, b, others)
+	}
+}
+
+func (m *mover) handOnBatch(of string, b *batch, others []Other) {
+	b.body.Of = of
+	for _, o := range others {
+		if b.via = o.Via; !o.Ready || b.via == nil {
+			continue
+		}
+		if b.post(m.ctx); b.status == http.StatusNoContent {
+			m.open.keep(&keeping{Of: of, Forget: b.ids}) // so that it goes on only there
+			return
 		}
 	}
 }
