@@ -247,6 +247,7 @@ func (o *openSessions) yield(id, to string, moves int64) {
 	if m != nil {
 		o.dropLocked(id, m)
 	}
+	delete(o.byID, id) // it may come back before it has ended
 	o.moves.Yielded++
 	o.tidings.note(Yielded, to)
 	o.mu.Unlock()

@@ -190,7 +190,9 @@ func shortID(id string) string {
 func (o *openSessions) forget(s *httpSession) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.byID, s.id)
+	if o.byID[s.id] == s {
+		delete(o.byID, s.id)
+	}
 	if !s.stopped() && o.ctx.Err() == nil { // else another replica may continue it
 		s.keeper.note(s.id)
 	}
