@@ -182,10 +182,12 @@ func (r *replicas) listen() error {
 	return err
 }
 
-// start makes this process a member until leave.
+// start makes this process a member until leave, and waits until it has looked for the others: their sessions would be
+// unknown to it, and its own to them.
 func (r *replicas) start() {
 	if r != nil && r.listened {
 		r.running.run(r.run)
+		<-r.Introduced()
 	}
 }
 

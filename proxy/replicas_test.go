@@ -100,6 +100,60 @@ func (r *replica) say(t *testing.T, session, text string) (*http.Response, strin
 
 const firstMessage = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 
+// A replica serves nobody before it has looked for the others, since it would tell their clients that there is no such
+// session.
+func TestReplicaFindsOthersBeforeItServes(t *testing.T) {
+	server := httptest.NewServer(new(sessionless))
+	t.Cleanup(server.Close)
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(strings.Repeat("5a", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := startReplica(t, key, server.URL)
+	answer, _ := a.say(t, "", firstMessage)
+	far := slow(t, a.Snapshot().Replicas[0].Address)
+	b := startReplicaOf(t, key, func(cfg *config.Config) {
+		cfg.Upstreams = a.config.Upstreams
+		cfg.Cluster.Required = false
+	}, far)
+	awaitReady(t, b.socket, "503 Service Unavailable: listeners: not all are up\nnot ready\n")
+	resp, text := b.say(t, answer.Header.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":2,"method":"ping"}`)
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("a session of another replica got HTTP %d: %s", resp.StatusCode, text)
+	}
+	awaitReady(t, b.socket, "200 OK: ok\n")
+}
+
+// slow returns an address that leads to another one, after half a second.
+func slow(t *testing.T, to string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer in.Close()
+				time.Sleep(500 * time.Millisecond)
+				out, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				go io.Copy(out, in)
+				io.Copy(in, out)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
 // A session is served at each replica, and its end at its own is heard at all.
 func TestReplicas(t *testing.T) {
 	server := httptest.NewServer(new(sessionless))

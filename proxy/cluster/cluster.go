@@ -51,6 +51,8 @@ type Cluster struct {
 	carriers *carriers
 	others   *members
 
+	introduced chan struct{} // closed when Join's members know this process, as far as they answer
+
 	// Static after Listen.
 	ports  *ports
 	gossip *gossip
@@ -70,7 +72,7 @@ type Cluster struct {
 
 // New reads the keys. It opens nothing.
 func New(o Options) (*Cluster, error) {
-	c := &Cluster{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), instance: newInstance(), untold: make(chan struct{}, 1)}
+	c := &Cluster{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), instance: newInstance(), untold: make(chan struct{}, 1), introduced: make(chan struct{})}
 	c.digest.Store(&o.Digest)
 	var err error
 	if c.keys, err = newKeys(o.KeyFile, c.instance); err != nil {
@@ -259,6 +261,10 @@ func (c *Cluster) address() string {
 	}
 	return c.ports.advertised.String()
 }
+
+// Introduced returns what Run closes when the members at Join know this process, and it knows them: before, it does not
+// know who has which session. Run waits 3 s at most for those that do not answer.
+func (c *Cluster) Introduced() <-chan struct{} { return c.introduced }
 
 // Instance returns the random name of this process.
 func (c *Cluster) Instance() string { return c.instance }

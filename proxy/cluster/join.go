@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 )
 
@@ -20,6 +21,9 @@ const (
 	patience = 5
 
 	lookupTimeout = 3 * time.Second
+
+	// introduction is the time after which this process serves clients, also if some address does not answer.
+	introduction = 3 * time.Second
 )
 
 // A joiner finds other members.
@@ -31,6 +35,9 @@ type joiner struct {
 
 // run asks for other members until ctx ends.
 func (j *joiner) run(ctx context.Context) {
+	introduced := sync.OnceFunc(func() { close(j.cluster.introduced) })
+	defer time.AfterFunc(introduction, introduced).Stop()
+	defer introduced()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for last := (time.Time{}); ; timer.Reset(joinEvery) {
@@ -42,28 +49,42 @@ func (j *joiner) run(ctx context.Context) {
 		if j.cluster.others.alone() || time.Since(last) >= healEvery {
 			last = time.Now()
 			j.report(j.attempt(ctx), ctx)
+			introduced()
 		}
 	}
 }
 
-// attempt contacts all addresses at which there is no member. Its error is why none was found.
+// attempt contacts all addresses at which there is no member, at once: when it returns for the first time, each of
+// them knows this process. Its error is why some were not found.
 func (j *joiner) attempt(ctx context.Context) error {
-	var failed error
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed error // guarded by mu
+	)
+	fail := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed = errors.Join(failed, err)
+	}
 	for _, name := range j.cluster.o.Join {
 		all, err := addresses(ctx, name, j.cluster.ports.port)
 		if err != nil {
-			failed = errors.Join(failed, err)
+			fail(err)
 		}
 		for _, address := range all {
 			if address == j.cluster.address() || j.cluster.others.at(address) || ctx.Err() != nil {
 				continue
 			}
-			if err := j.cluster.gossip.join(address); err != nil {
-				j.cluster.log.Debug("cannot join", "address", address, "err", err)
-				failed = errors.Join(failed, errors.New("no replica with one of our keys answers at "+address))
-			}
+			wg.Go(func() {
+				if err := j.cluster.gossip.join(address); err != nil {
+					j.cluster.log.Debug("cannot join", "address", address, "err", err)
+					fail(errors.New("no replica with one of our keys answers at " + address))
+				}
+			})
 		}
 	}
+	wg.Wait()
 	return failed
 }
 

@@ -49,6 +49,7 @@ func start(t *testing.T, file string, handler http.Handler, join ...string) *rep
 		r.gossip.stop()
 	}
 	t.Cleanup(r.leave)
+	<-r.Introduced()
 	return r
 }
 
