@@ -182,7 +182,8 @@ func (s *members) gone(instance string) (died bool) {
 			change.Event = one.lost
 		}
 	}
-	one.link.end(errGone)
+	change.Event = cmp.Or(change.Event, jsonrpc.NewEvent())
+	one.link.end(endOf(change.Event, errGone))
 	s.changedLocked(one, change)
 	return !one.leaving
 }

@@ -111,6 +111,31 @@ func TestOwnerFollowsTheLink(t *testing.T) {
 	}
 }
 
+// Requests that wait for a link fail with the event that its end has in the log.
+func TestWaitingRequestsNameTheEnd(t *testing.T) {
+	c := newTestCluster(t, Options{})
+	c.others.newPeer = func(instance, _ string) *peer {
+		p := newPeer(instance, c.log, func(func()) bool { return true }, nil)
+		p.fell = func(event string, err error) { c.others.lost(instance, event, err) }
+		return p
+	}
+	for name, end := range map[string]func(id string, link *peer){
+		"it cannot be made": func(_ string, link *peer) { link.fall("", errors.New("refused")) },
+		"its member died":   func(id string, _ *peer) { c.others.gone(id) },
+	} {
+		link := c.join("A", 1, Ready)
+		link.use()
+		c.others.takeChanges()
+		end("A", link)
+		changes := c.others.takeChanges()
+		event := jsonrpc.EndOf(context.Cause(link.up), jsonrpc.Cause{}).Event
+		if len(changes) != 1 || event == "" || changes[0].Event != event {
+			t.Errorf("%s: requests name %q, and the log %+v", name, event, changes)
+		}
+		c.others.gone("A")
+	}
+}
+
 func TestReadyMembers(t *testing.T) {
 	c := newTestCluster(t, Options{})
 	c.others.newPeer = func(instance, _ string) *peer {

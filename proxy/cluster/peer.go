@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -112,8 +113,17 @@ func (p *peer) raise() {
 	p.state = linkUp
 }
 
+// endOf returns the end of a link. Requests that wait for it fail with its event.
+func endOf(event string, err error) error {
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Event: event, Err: err}
+}
+
 // fall records that the link was lost, with its event, or could not be made. Streams that are being opened fail.
 func (p *peer) fall(event string, err error) {
+	if event == "" {
+		event = jsonrpc.NewEvent()
+		err = endOf(event, err)
+	}
 	p.mu.Lock()
 	before := p.state
 	if before != linkOver {
