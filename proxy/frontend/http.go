@@ -99,6 +99,10 @@ func (h *HTTP) init() {
 		var relay *relay
 		if h.Replicas != nil {
 			h.open.newID, h.open.digest = h.Replicas.NewID, h.Replicas.Digest
+			h.open.disowned = func(id string) bool {
+				_, at := h.Replicas.Owner(id)
+				return at == Nowhere
+			}
 			h.open.records.byID, h.open.kept.byID = make(map[string]*movedRecord), make(map[string]*keptRecord)
 			h.open.tidings = make(tidings)
 			h.open.keeper = newKeeper(h.open, h.Replicas)

@@ -20,6 +20,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
+// TestKeyTakenAway: a session ends at its own replica, too, when the key is gone that signed its id.
+func TestKeyTakenAway(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	c, _ := f["a"].connectManual("2025-11-25")
+	for _, r := range f {
+		r.mu.Lock()
+		r.place["a"] = Nowhere
+		r.mu.Unlock()
+	}
+	for _, at := range []string{"a", "b"} {
+		wantStatus(t, c.through(f[at]).post(fmt.Sprintf(call, 1)), 404)
+	}
+}
+
 // TestPassedOn: a session that begins at one replica works at each other, in both directions.
 func TestPassedOn(t *testing.T) {
 	for _, names := range []string{"a b", "b a"} {

@@ -29,9 +29,13 @@ type openSessions struct {
 	newID      func() string // of a session
 	digest     func() string // of the configuration; nil: sessions do not move
 	keeper     *keeper       // nil likewise
-	log        *slog.Logger
-	ctx        context.Context // of all sessions
-	cancel     context.CancelCauseFunc
+
+	// disowned reports whether the key that signed an id was taken away, which ends its session: nobody finds it, and it
+	// expires. nil: never.
+	disowned func(id string) bool
+	log      *slog.Logger
+	ctx      context.Context // of all sessions
+	cancel   context.CancelCauseFunc
 
 	wg        sync.WaitGroup // one for each that has not left
 	mu        sync.Mutex     // guards the fields below
@@ -208,6 +212,9 @@ func (s *httpSession) stopped() bool {
 // find returns the session with this id and holds it; nil if it has ended, or belongs to another
 // principal or path. It waits while the session is being moved, until ctx ends.
 func (o *openSessions) find(ctx context.Context, id string, from caller, sse bool) *httpSession {
+	if o.disowned != nil && o.disowned(id) {
+		return nil
+	}
 	for {
 		s, frozen := o.lookUp(id, from)
 		switch {
