@@ -2,7 +2,7 @@
 
 GOLANGCI = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
-.PHONY: all build test race lint fmt fuzz bench history soak rolling simulation interop cross
+.PHONY: all build test race lint fmt fuzz bench history replicas soak rolling simulation interop cross
 
 all: fmt lint test build
 
@@ -27,11 +27,15 @@ fuzz: ## each fuzzer on FUZZ inputs, 20000x if it is not set; CI only starts the
 bench: ## a server, a relay and the proxy side by side; a few minutes
 	go -C internal/bench run .
 
-# With DOCS=docs the four below write what they have found into docs/reliability.md.
+# With DOCS=docs the five below write what they have found into docs/reliability.md.
 docs = $(if $(DOCS),-docs $(abspath $(DOCS)))
 
 history: ## what clients see while all kinds of things fail: DURATION=2h, SEED=7; PLANT=all proves the judge
 	go -C internal/history run . -duration $(or $(DURATION),60s) $(if $(SEED),-seed $(SEED)) $(if $(PLANT),-plant $(PLANT)) $(docs)
+
+replicas: ## the same for three proxies behind HAProxy, which are restarted ten times, too: DURATION=2h, SEED=7, REPEAT=10; PLANT=all
+	go -C internal/history run . -replicas $(if $(PLANT),-plant $(PLANT),-rolling) -haproxy $(CURDIR)/.ci/haproxy \
+		-duration $(or $(DURATION),60s) -repeat $(or $(REPEAT),1) $(if $(SEED),-seed $(SEED)) $(docs)
 
 soak: ## one proxy for long, under faults, and what it holds more and more of: DURATION=2h, SEED=7
 	go -C internal/history run . -soak $(or $(DURATION),2h) $(if $(SEED),-seed $(SEED)) $(if $(DIR),-dir $(abspath $(DIR))) $(docs)

@@ -4,6 +4,7 @@
 //	go run . -duration 60s -seed 7      one history, with faults
 //	go run . -plant all                 prove that the judge finds what it is for; two minutes
 //	go run . -rolling                   restart a server, the host and the proxy under load: which calls fail
+//	go run . -replicas                  three proxies behind HAProxy, with faults; -rolling restarts them ten times, too
 //	go run . -soak 2h                   use one proxy for long, and draw what it holds each second
 //	go run . -docs ../../docs …         the same as these, and put what was found into reliability.md
 //	go run . -compare                   one server, and this proxy or others between it and clients: way.go has them
@@ -40,10 +41,22 @@
 //  6. An error of the proxy names a cause that the faults explain, and an event that is in a log.
 //  7. What clients do to a register behind a shared server is linearizable.
 //  8. At the end there is no process left, and the proxy does not hold more and more from one quiet moment to the next.
+//  9. With replicas: while no replica crashes, no call over Streamable HTTP fails, and none of its clients has to
+//     initialize again. What is lost by a crash was in flight there, or was turned away before it ran. A session of
+//     Streamable HTTP outlives one that kills its replica.
 //
 // A run prints its seed, and of an anomaly the shortest part of the history that shows it: what the operations did in
 // all histories and journals, and the faults that overlap. Both are in the run's directory, as history.txt and
 // anomaly-N.txt, and operations on a register that are not linearizable are drawn in anomaly-N.html.
+//
+// With replicas, the balancer chooses the next one for each request. Each replica reaches the others through a mesh of
+// this program, which can split one off; see split.go. The first phase has no faults, each second one only those that no
+// client may notice, and the others crashes, too. What servers on stdio share is in files, so that it does not matter
+// which replica has started them. A register behind a shared server is linearizable over all replicas that way.
+//
+//	clients ──► HAProxy ──┬──► proxy-1 ──┐
+//	                      ├──► proxy-2 ──┼── mesh
+//	                      └──► proxy-3 ──┘
 //
 // A soak goes on in slices of a minute at most, each of which is judged as a history. Its clients use a third of the
 // machine, the CPU time of the proxy, servers and clients together; their pauses are adjusted to that. There is a fault

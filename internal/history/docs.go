@@ -21,6 +21,7 @@ var (
 	ofSimulation = place{"make simulation", "Simulation"}
 	ofSoak       = place{"make soak", "Soak"}
 	ofRolling    = place{"make rolling", "Rolling restarts"}
+	ofReplicas   = place{"make replicas", "Replicas"}
 )
 
 func (p place) begin() string { return "<!-- " + p.command + " DOCS=docs -->\n" }

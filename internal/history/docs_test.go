@@ -13,7 +13,7 @@ func TestPlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []place{ofHistories, ofSimulation, ofSoak, ofRolling} {
+	for _, p := range []place{ofHistories, ofSimulation, ofSoak, ofRolling, ofReplicas} {
 		if _, err := replaced(document, p.begin(), p.end(), nil); err != nil {
 			t.Error(err)
 		}

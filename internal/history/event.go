@@ -69,6 +69,9 @@ const (
 
 // What the nemesis does.
 const (
+	Replicated What = "replicated" // says first that there are several proxies [how many]
+	Kept       What = "kept"       // finds that a session is there, or is not, against what its key says [how]
+
 	Fault What = "fault" // begins with a fault [what, to whom]
 	Over  What = "over"  // has ended it [as there]
 	Quiet What = "quiet" // has ended all [how long clients wait now]

@@ -18,6 +18,9 @@ type judge struct {
 	calls     map[string]*record
 	clients   map[string]*life
 	faults    []Event
+	replicas  bool                 // there are several proxies
+	disturbed []disturbance        // by faults; with replicas
+	services  map[string][]service // as of servicesOf
 	quiet     int64
 	patience  time.Duration // from then on
 	anomalies []Anomaly
@@ -71,6 +74,9 @@ func judgeHistory(events []Event, logs []byte) []Anomaly {
 	for _, e := range j.events {
 		j.read(e)
 	}
+	if j.replicas {
+		j.disturbed, j.services = disturbances(j.events), j.servicesOf()
+	}
 	j.connections()
 	for _, r := range j.calls {
 		j.outcome(r)
@@ -83,6 +89,7 @@ func judgeHistory(events []Event, logs []byte) []Anomaly {
 		j.forbidden(r)
 	}
 	j.toolLists()
+	j.moves()
 	j.isolation()
 	j.registers()
 	slices.SortStableFunc(j.anomalies, func(a, b Anomaly) int { return cmp.Compare(a.Rule, b.Rule) })
@@ -113,6 +120,12 @@ func (j *judge) read(e Event) {
 	case Quiet:
 		j.quiet = e.At
 		j.patience, _ = time.ParseDuration(e.Text)
+		return
+	case Replicated:
+		j.replicas = true
+		return
+	case Kept:
+		j.found(9, e.Text)
 		return
 	case Denies, Removes, Adds:
 		j.configuration.read(e)
@@ -198,7 +211,14 @@ func (r *record) add(e Event, j *judge) {
 
 // happened reports whether one of these faults began in the minute before a time. A fault may have effects
 // for so long as a host that is stopped, and pings that get no answer, take.
+// With replicas, where there is always one, it is known until when it may.
 func (j *judge) happened(at int64, faults ...string) bool {
+	if j.replicas {
+		return slices.ContainsFunc(j.disturbed, func(d disturbance) bool {
+			return d.from < at && at-int64(aftermath) < d.to &&
+				slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(d.what, f) })
+		})
+	}
 	return slices.ContainsFunc(j.faults, func(e Event) bool {
 		return e.At < at && at-e.At < int64(time.Minute) &&
 			slices.ContainsFunc(faults, func(f string) bool { return strings.HasPrefix(e.Text, f) })
@@ -311,7 +331,7 @@ func (j *judge) cancellation(r *record) {
 	over := j.clients[r.client].over
 	for _, e := range r.stopped {
 		gone := over > 0 && over < e.At
-		if r.cancel == nil && r.op.Task != "cancel" && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open",
+		if r.cancel == nil && r.op.Task != "cancel" && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open", "freeze proxy", "split proxy", "take key",
 			"stop host", "restart host", "kill host", "corrupt", "delay", "slice", "take descriptors") {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
@@ -328,7 +348,7 @@ func (j *judge) cancellation(r *record) {
 	later := j.later(r)
 	switch {
 	case j.died(r.began[0].By, r.cancelled), len(r.outcomes) > 0 && len(r.ended) == 0:
-	case j.clients[r.client].kind == "HTTP" && (len(r.outcomes) > 0 || r.began[0].At > r.cancelled): // its cancellation may have overtaken it
+	case (j.clients[r.client].kind == "HTTP" || j.replicas && j.clients[r.client].kind == "modern HTTP") && (len(r.outcomes) > 0 || r.began[0].At > r.cancelled): // its cancellation may have overtaken it
 	case len(r.stopped) == 0 && len(r.ended) > 0, later > 0 && (len(r.stopped) == 0 || r.stopped[0].At > later):
 		j.found(4, r.nonce+" was cancelled, but its server was not told, or went on before", r.nonce)
 	}
@@ -353,7 +373,11 @@ func (j *judge) later(r *record) int64 {
 // died reports whether a server or its connection may have ended after a call began.
 func (j *judge) died(server string, at int64) bool {
 	name, _, _ := strings.Cut(server, "/")
-	return j.happened(at+int64(30*time.Second), "kill", "stop", "cut", "half-open", "corrupt", "restart", "reload",
+	later := 30 * time.Second
+	if j.replicas {
+		later = aftermath / 2
+	}
+	return j.happened(at+int64(later), "freeze", "split", "kill", "stop", "cut", "half-open", "corrupt", "restart", "reload",
 		"withdraw", "expire", "take", "delay "+name)
 }
 

@@ -26,6 +26,9 @@ func (j *judge) updates(r *record) {
 	for name, c := range j.clients {
 		since, follows := c.follows[r.op.Server]
 		stays := c.over == 0 || c.over > r.outcomes[0].At+int64(time.Second)
+		if j.replicas && (!j.servedBy(name, r.op.Server, r.effects[0].By, r.effects[0].At) || c.kind == "modern HTTP") {
+			continue // the listen of modern HTTP is where it arrived
+		}
 		if follows && since < r.sent && stays && c.updated[r.op.Server] < r.effects[0].At {
 			j.found(5, fmt.Sprintf("%s got no update of %s because of %s", name, r.op.Server, r.nonce), r.nonce, name)
 		}
@@ -74,6 +77,9 @@ func toolsIn(o Event) map[string][]string {
 // toolLists judges that a second after a server got another list of tools, lists have it, and the clients that wait
 // for that have been told. A client that has not asked since it was told before need not be told again.
 func (j *judge) toolLists() {
+	if j.replicas { // each has a server of its own, and knows the changes of that
+		return
+	}
 	for _, r := range j.calls {
 		if r.op.Do != "grow" || len(r.effects) == 0 || len(r.outcomes) == 0 || r.outcomes[0].What != Result || j.died(r.op.Server, r.sent) {
 			continue

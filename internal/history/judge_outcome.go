@@ -10,7 +10,7 @@ import (
 func (j *judge) connections() {
 	for name, c := range j.clients {
 		if c.over > 0 && c.why.What == Broken &&
-			!j.happened(c.over, "restart proxy", "kill proxy", "withdraw token", "expire tokens", "take descriptors") &&
+			!j.happened(c.over, "restart proxy", "kill proxy", "freeze proxy", "split proxy", "take key", "withdraw token", "expire tokens", "take descriptors") &&
 			!(c.why.Text == errInitialize.Error() && j.isSole(c.over) && j.happened(c.over, "kill", "stop", "cut", "restart host", "reload")) {
 			j.found(1, fmt.Sprintf("the connection of %s (%s) ended: %s", name, c.kind, c.why.Text), name)
 		}
@@ -42,6 +42,7 @@ func (j *judge) outcome(r *record) {
 	case len(r.outcomes) > 1:
 		j.found(1, fmt.Sprintf("%s has %d outcomes", r.nonce, len(r.outcomes)), r.nonce)
 	case len(r.outcomes) > 0 || r.cancel != nil || r.lost:
+	case j.replicas && len(r.asked) > 0 && j.happened(r.asked[0].At, "split proxy", "freeze proxy"): // of two copies of the session the other one got the reply
 	case over == 0, j.waited(r, over), j.halfClosed(client) && r.sent < over && len(r.asked) == 0 && r.op.Task == "":
 		j.found(1, r.nonce+" has no outcome", r.nonce)
 	case j.stopped(client) && len(r.began) > 0 && r.began[0].At < over && r.op.Task == "" &&

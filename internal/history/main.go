@@ -50,6 +50,8 @@ type options struct {
 	docs     string // the directory of reliability.md
 	output   string // a file with what a soak has printed
 	compare  comparison
+	replicas bool
+	haproxy  string // its binary
 }
 
 func main() {
@@ -71,16 +73,18 @@ func main() {
 }
 
 func parse() options {
-	o := options{faults: faults}
+	o := options{}
 	flag.DurationVar(&o.duration, "duration", time.Minute, "how long clients and faults go on, in all")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the plans of clients and faults")
 	flag.IntVar(&o.clients, "clients", 14, "how many clients there are at a time")
-	flag.Func("faults", "do only these `faults`, separated by commas, or none", o.choose)
-	flag.IntVar(&o.repeat, "repeat", 1, "make so many histories of the same plans, and say how many have an anomaly")
+	names := flag.String("faults", "", "do only these `faults`, separated by commas, or none")
+	flag.IntVar(&o.repeat, "repeat", 1, "make so many histories of the same plans, with -replicas of the next seeds, and say how many have an anomaly")
 	flag.StringVar(&o.plant, "plant", "", "plant a `fault`, or all of them one after the other, which the judge must find: "+
 		strings.Join(slices.Sorted(maps.Keys(plants)), ", "))
 	flag.DurationVar(&o.soak, "soak", 0, "use one proxy for so long, and judge what it holds more and more of")
 	flag.BoolVar(&o.rolling, "rolling", false, "restart a server, the host and the proxy ten times each, and print which calls fail")
+	flag.BoolVar(&o.replicas, "replicas", false, "use three proxies behind HAProxy; with -rolling, restart them one after the other, too")
+	flag.StringVar(&o.haproxy, "haproxy", "haproxy", "the `binary` of HAProxy")
 	flag.StringVar(&o.proxy, "proxy", "", "check this `binary` instead of building this tree's")
 	flag.StringVar(&o.dir, "dir", "", "keep all files in this `directory`; else they are kept if there is an anomaly")
 	flag.BoolVar(&o.compare.on, "compare", false, "judge this proxy, and others, in a smaller world with one server")
@@ -90,17 +94,28 @@ func parse() options {
 	flag.StringVar(&o.compare.ways, "ways", "", "with -compare, only the rows whose name has this `text`")
 	flag.IntVar(&o.compare.atOnce, "at-once", 2, "with -compare, how many rows are made at a time")
 	flag.Parse()
+	if err := o.choose(*names); err != nil {
+		fmt.Fprintln(os.Stderr, "history:", err)
+		os.Exit(2)
+	}
 	return o
 }
 
 // choose takes the names of the faults that are done.
 func (o *options) choose(names string) error {
-	o.faults = nil
+	all := faults
+	if o.replicas {
+		all = replicaFaults
+	}
+	if names == "" {
+		o.faults = all
+		return nil
+	}
 	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(faults, func(f fault) bool { return f.name == name })
+		i := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
 		switch {
 		case i >= 0:
-			o.faults = append(o.faults, faults[i])
+			o.faults = append(o.faults, all[i])
 		case name != "none":
 			return fmt.Errorf("there is no fault %q", name)
 		}
@@ -128,7 +143,7 @@ func check(ctx context.Context, o options) error {
 	switch {
 	case o.soak > 0:
 		return o.endure(ctx)
-	case o.rolling:
+	case o.rolling && !o.replicas:
 		return o.roll(ctx)
 	case o.plant == "all":
 		return prove(ctx, o)
@@ -144,8 +159,11 @@ func check(ctx context.Context, o options) error {
 // histories makes histories of the same plans, and keeps their files, or those of anomalies.
 func (o options) histories(ctx context.Context, kept bool) error {
 	fmt.Printf("seed %d for %v\n", o.seed, o.duration)
-	failed, all := 0, &report{}
-	for range o.repeat {
+	failed, all, first := 0, &report{}, o.seed
+	for i := range o.repeat {
+		if o.replicas {
+			o.seed = first + uint64(i)
+		}
 		r, err := o.run(ctx, o.plant)
 		if err != nil {
 			return err
@@ -156,14 +174,31 @@ func (o options) histories(ctx context.Context, kept bool) error {
 		}
 		all.events, all.anomalies = append(all.events, r.events...), append(all.anomalies, r.anomalies...)
 	}
+	text := listing(fmt.Sprintf("%d × %v, seed %d\n%s", o.repeat, o.duration, first, all.sum()))
+	if o.replicas && o.rolling {
+		table, r, err := o.rollReplicas(ctx)
+		if err != nil {
+			return err
+		}
+		r.print(os.Stdout)
+		fmt.Print(table)
+		if len(r.anomalies) > 0 {
+			failed++
+		}
+		text += "\nRestarted one after another: " + promised(r.anomalies) + "." + table
+	}
 	if o.docs != "" {
-		if err := ofHistories.put(o.docs, listing(fmt.Sprintf("%d × %v, seed %d\n%s", o.repeat, o.duration, o.seed, all.sum()))); err != nil {
+		at := ofHistories
+		if o.replicas {
+			at = ofReplicas
+		}
+		if err := at.put(o.docs, text); err != nil {
 			return err
 		}
 	}
 	switch {
 	case failed > 0:
-		return fmt.Errorf("%d of %d histories have an anomaly, seed %d; all files are in %s", failed, o.repeat, o.seed, o.dir)
+		return fmt.Errorf("%d of %d histories have an anomaly, seed %d; all files are in %s", failed, o.repeat, first, o.dir)
 	case !kept:
 		return os.RemoveAll(o.dir)
 	}
@@ -200,7 +235,7 @@ func build(o options) (string, error) {
 func (o options) run(ctx context.Context, planted string) (*report, error) {
 	var p *plant
 	if planted != "" {
-		if plants[planted] == 0 {
+		if o.plants()[planted] == 0 {
 			return nil, fmt.Errorf("there is no fault %q to plant", planted)
 		}
 		p = &plant{name: planted}
@@ -209,8 +244,7 @@ func (o options) run(ctx context.Context, planted string) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a burst leaves is freed, so that samples can be compared.
-	w, err := newWorld(dir, o.proxy, o.seed, p, "GOMEMLIMIT=96MiB")
+	w, err := o.world(dir, p)
 	if err != nil {
 		return nil, errors.Join(err, fmt.Errorf("see %s", dir))
 	}
@@ -220,6 +254,12 @@ func (o options) run(ctx context.Context, planted string) (*report, error) {
 		w.patience, w.giveUp = context.WithCancel(context.Background())
 		old := w.process("proxy")
 		o.phase(ctx, w, n, min(phase, o.duration-time.Since(began)))
+		if o.replicas {
+			if err := w.isWhole(); err != nil {
+				return nil, errors.Join(err, fmt.Errorf("see %s", dir))
+			}
+			continue
+		}
 		s, err := w.settle()
 		if err != nil {
 			return nil, err
@@ -232,6 +272,14 @@ func (o options) run(ctx context.Context, planted string) (*report, error) {
 	return w.judge(samples)
 }
 
+// world starts the world of the options.
+func (o options) world(dir string, p *plant) (*world, error) {
+	if o.replicas {
+		return newReplicas(dir, o, p)
+	}
+	return newWorld(dir, o.proxy, o.seed, p, "GOMEMLIMIT=96MiB") // what a burst leaves is freed, so that samples can be compared
+}
+
 // phase lets clients and faults go on for a time, and returns when the clients have left.
 func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
 	ctx, stop := context.WithTimeout(ctx, d)
@@ -242,9 +290,9 @@ func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
 		s := &slot{w, n, i}
 		clients.Go(func() { s.run(ctx) })
 	}
-	if len(o.faults) > 0 {
+	if some := o.inPhase(n); len(some) > 0 {
 		patient = patience
-		(&nemesis{world: w, random: rand.New(rand.NewPCG(o.seed, uint64(n))), faults: o.inPhase(n)}).run(ctx)
+		(&nemesis{world: w, random: rand.New(rand.NewPCG(o.seed, uint64(n))), faults: some}).run(ctx)
 	} else {
 		<-ctx.Done()
 	}
@@ -268,7 +316,13 @@ func (o options) phase(ctx context.Context, w *world, n int, d time.Duration) {
 }
 
 // inPhase returns the faults that are done in a phase. If all are on the proxy's life, all are done.
+// Replicas have none in the first phase, and crashes in each second one.
 func (o options) inPhase(n int) []fault {
+	if o.replicas {
+		return slices.DeleteFunc(slices.Clone(o.faults), func(f fault) bool {
+			return n == 0 || n%2 == 1 && len(o.faults) > 1 && slices.Contains(crashes, f.name)
+		})
+	}
 	others := slices.DeleteFunc(slices.Clone(o.faults), func(f fault) bool {
 		return f.name == "restart proxy" || f.name == "kill proxy"
 	})

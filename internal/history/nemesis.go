@@ -97,7 +97,10 @@ func area(on string) string {
 	switch on {
 	case "link", "host", "far", "far-common":
 		return "link"
-	case "configuration", "proxy":
+	case "configuration", "proxy", "replicas", "cluster":
+		return "proxy"
+	}
+	if strings.HasPrefix(on, "proxy-") { // one at a time
 		return "proxy"
 	}
 	return on

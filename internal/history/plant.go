@@ -26,6 +26,30 @@ var plants = map[string]int{
 	"execute twice": 2, "cancel another": 4, "forget a write": 7, "leave a process": 8,
 }
 
+// plantsOfReplicas are those of the world of replicas, between the balancer and clients.
+var plantsOfReplicas = map[string]int{"send to two replicas": 2, "fail a call": 9, "forget a session": 9}
+
+func (o options) plants() map[string]int {
+	if o.replicas {
+		return plantsOfReplicas
+	}
+	return plants
+}
+
+// repeats reports whether a message is to be sent twice, as by a balancer that tries again what was sent.
+func (p *plant) repeats(m *message) bool { return p.hits("send to two replicas", m) }
+
+// forgets reports whether a session is to be unknown from a message on.
+func (p *plant) forgets(m *message) bool { return p.hits("forget a session", m) }
+
+func (p *plant) hits(name string, m *message) bool {
+	if p == nil || p.name != name {
+		return false
+	}
+	q, err := m.params()
+	return err == nil && q.Arguments.Nonce != "" && planted(q.Arguments.Nonce)
+}
+
 // server returns the fault for the servers.
 func (p *plant) server() string {
 	if p == nil {
@@ -65,6 +89,9 @@ func (p *plant) change(c *client, m *message) []*message {
 	case p.name == "deny an execution" && isResult:
 		return []*message{{ID: m.ID, Error: json.RawMessage(`{"code":-32603,"message":"Connection closed","data":` +
 			`{"reason":"connection_closed","cause":"link lost","phase":"not_sent","retryable":true}}`)}}
+	case p.name == "fail a call" && isResult:
+		return []*message{{ID: m.ID, Error: json.RawMessage(`{"code":-32603,"message":"Connection closed","data":` +
+			`{"reason":"connection_closed","cause":"link lost","phase":"in_flight","retryable":false}}`)}}
 	case p.name == "swap two answers" && isResult:
 		other := p.last
 		p.last = m

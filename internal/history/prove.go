@@ -15,6 +15,7 @@ import (
 // or finds something where nothing is planted.
 func prove(ctx context.Context, o options) error {
 	o.faults, o.duration = nil, 3*time.Second
+	plants := o.plants()
 	missed := 0
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "planted\tpromise\tfound\tanomalies")

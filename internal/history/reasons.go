@@ -16,10 +16,10 @@ var allowed = map[string][]string{
 	"exit status":   {"kill", "restart", "reload", "take descriptors"},
 	"start failed":  {"kill", "restart", "take descriptors", "cut", "half-open", "corrupt", "stop", "reload"},
 	"start timeout": {"stop", "half-open", "delay", "slice"},
-	"link lost": {"cut link", "kill host", "restart host", "stop host", "half-open link", "corrupt link", "delay link",
+	"link lost": {"kill proxy", "freeze proxy", "split proxy", "take key", "cut link", "kill host", "restart host", "stop host", "half-open link", "corrupt link", "delay link",
 		"slice link", "take descriptors", "restart proxy"},
 	"host stopped":       {"restart host", "restart proxy"},
-	"no answer to pings": {"stop host", "half-open link", "delay link", "slice link"},
+	"no answer to pings": {"freeze proxy", "split proxy", "stop host", "half-open link", "delay link", "slice link"},
 	"connection":         {"kill", "cut", "half-open", "stop", "restart", "take descriptors", "withdraw token", "expire tokens"},
 	"connect":            {"kill", "cut", "half-open", "stop", "restart", "take descriptors"},
 	"stream ended":       {"kill", "cut", "half-open", "restart"},
@@ -53,8 +53,9 @@ func (j *judge) reasons(r *record) {
 		case f.Data.Reason == "timeout" && j.late(r, o.At):
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
 		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&
-			j.happened(o.At, "restart proxy", "withdraw token", "expire tokens"): // its own
+			j.happened(o.At, slices.Concat(crashes, []string{"restart proxy", "withdraw token", "expire tokens"})...): // its own
 		case f.Data.Phase == "not_sent" && strings.Contains(f.Message, "has not connected yet"): // nothing has ended
+		case j.replicas && (f.Data.Reason == "" || f.Data.Cause == "not opened in time") && j.crashed(o.At): // of the balancer; or no link has ended
 		case f.Data.Reason == "" || f.Data.Event == "" && f.Data.Reason == "connection_closed":
 			j.found(6, fmt.Sprintf("%s got an error without a reason or an event: %s", r.nonce, o.Text), r.nonce)
 		case f.Data.Event != "" && !bytes.Contains(j.logs, []byte(f.Data.Event)) && !j.killedAfter(r, o.At):
@@ -76,7 +77,7 @@ func (j *judge) late(r *record, at int64) bool {
 // its alone. What is not a principal's ends with its streams, also if their link was lost.
 func (j *judge) forgotten(r *record, at int64) bool {
 	far := strings.HasPrefix(r.op.Server, "far")
-	return j.happened(at, "restart proxy", "kill proxy") || far && j.happened(at, "restart host", "kill host") ||
+	return j.happened(at, "restart proxy", "kill proxy", "freeze proxy", "split proxy", "take key") || far && j.happened(at, "restart host", "kill host") ||
 		far && j.clients[r.client].kind != "modern HTTP" && j.happened(at, "cut link", "half-open link", "corrupt link", "stop host")
 }
 

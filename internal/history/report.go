@@ -25,7 +25,7 @@ func (w *world) judge(samples []sample) (*report, error) {
 		return nil, err
 	}
 	var logs []byte
-	for _, name := range []string{"proxy.log", "host.log", "connect.log"} {
+	for _, name := range []string{"proxy.log", "host.log", "connect.log", "proxy-1.log", "proxy-2.log", "proxy-3.log", "proxy-4.log"} {
 		text, err := os.ReadFile(filepath.Join(w.dir, name))
 		if err == nil {
 			logs = append(logs, text...)
@@ -81,7 +81,9 @@ func (r *report) print(to io.Writer) {
 	t := newTally()
 	t.count(r.events)
 	t.print(to)
-	fmt.Fprintln(to, r.rest())
+	if len(r.samples) > 0 {
+		fmt.Fprintln(to, r.rest())
+	}
 	for i, a := range r.anomalies {
 		if i == 5 {
 			fmt.Fprintf(to, "… and %d more\n", len(r.anomalies)-i)

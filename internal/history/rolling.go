@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,15 +32,34 @@ type rolled struct {
 	fault    string // its name for the judge
 	servers  []string
 	restart  func(w *world) error
+	gap      time.Duration // between two restarts; 0 for restartGap
+	kinds    []string      // of the clients that are counted; nil for all
+}
+
+// rolledReplicas are all replicas, one after the other. Each kind of front has a row of its own.
+var rolledReplicas = rolled{name: "three replicas", on: "replicas", fault: "roll proxies", servers: replicaServers,
+	restart: func(w *world) error { return roll(w, "", 0) }, gap: 2 * time.Second}
+
+// fronts are the fronts that a restart of a replica treats alike.
+var fronts = []struct {
+	name  string
+	kinds []string
+}{
+	{"Streamable HTTP", []string{"HTTP", "modern HTTP"}},
+	{"WebSocket, `/sse`", []string{"WebSocket", "modern WebSocket", "SSE"}},
 }
 
 var parts = []rolled{
-	{"server", "common", "kill server", []string{"common"}, func(w *world) error {
+	{name: "server", on: "common", fault: "kill server", servers: []string{"common"}, restart: func(w *world) error {
 		w.signalServer("common", syscall.SIGTERM)
 		return nil
 	}},
-	{"host", "host", "restart host", []string{"far", "far-common"}, func(w *world) error { return w.restart("host", syscall.SIGTERM) }},
-	{"proxy", "proxy", "restart proxy", servers, func(w *world) error { return w.restart("proxy", syscall.SIGTERM) }},
+	{name: "host", on: "host", fault: "restart host", servers: []string{"far", "far-common"}, restart: func(w *world) error {
+		return w.restart("host", syscall.SIGTERM)
+	}},
+	{name: "proxy", on: "proxy", fault: "restart proxy", servers: servers, restart: func(w *world) error {
+		return w.restart("proxy", syscall.SIGTERM)
+	}},
 }
 
 // roll restarts one part after the other by SIGTERM, and prints which calls failed. It fails if there is an anomaly.
@@ -52,19 +72,10 @@ func (o options) roll(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, fmt.Errorf("see %s", dir))
 	}
-	w.plain, w.least, w.most = true, 1<<20, 1<<20+1 // a client stays until its connection ends
-	w.pause.Store(int64(rollingPause))
 	var rows []string
 	for n, p := range parts {
-		w.patience, w.giveUp = context.WithCancel(context.Background())
 		before := len(w.rec.take())
-		rolling, stop := context.WithCancel(ctx)
-		o.faults = []fault{{p.fault, []string{p.on}, func(w *world, _ string, _ time.Duration) error {
-			defer stop()
-			return p.roll(rolling, w)
-		}, 0}}
-		o.phase(rolling, w, n, rollingLong)
-		stop()
+		o.rollPart(ctx, w, n, &p)
 		rows = append(rows, p.row(w.rec.take()[before:]))
 	}
 	w.stop()
@@ -74,7 +85,7 @@ func (o options) roll(ctx context.Context) error {
 	}
 	r.print(os.Stdout)
 	var table strings.Builder
-	printRows(&table, rows)
+	printRows(&table, rows, "each", restartGap)
 	fmt.Print(table.String())
 	if o.docs != "" {
 		if err := ofRolling.put(o.docs, fmt.Sprintf("Seed %d, %s.%s", o.seed, promised(r.anomalies), table.String())); err != nil {
@@ -88,8 +99,9 @@ func (o options) roll(ctx context.Context) error {
 }
 
 func (p *rolled) roll(ctx context.Context, w *world) error {
+	gap := cmp.Or(p.gap, restartGap)
 	for i := range restarts {
-		sleep(ctx, restartGap)
+		sleep(ctx, gap)
 		if i > 0 { // the nemesis says so of the first one
 			w.rec.add("nemesis", Fault, "", p.fault+" "+p.on)
 		}
@@ -97,12 +109,52 @@ func (p *rolled) roll(ctx context.Context, w *world) error {
 			return err
 		}
 	}
-	sleep(ctx, restartGap)
+	sleep(ctx, gap)
 	return nil
 }
 
-func printRows(to io.Writer, rows []string) {
-	fmt.Fprintf(to, "\n%d restarts each by SIGTERM, %v apart:\n\n", restarts, restartGap)
+// rollReplicas restarts all replicas one after the other, ten times, and returns a table of what became of calls.
+func (o options) rollReplicas(ctx context.Context) (table string, r *report, err error) {
+	dir, err := os.MkdirTemp(o.dir, "rolling")
+	if err != nil {
+		return "", nil, err
+	}
+	w, err := newReplicas(dir, o, nil)
+	if err != nil {
+		return "", nil, errors.Join(err, fmt.Errorf("see %s", dir))
+	}
+	o.rollPart(ctx, w, 1, &rolledReplicas)
+	w.stop()
+	if r, err = w.judge(nil); err != nil {
+		return "", nil, err
+	}
+	var rows []string
+	for _, front := range fronts {
+		p := rolledReplicas
+		p.name, p.kinds = p.name+", "+front.name, front.kinds
+		rows = append(rows, p.row(r.events))
+	}
+	var text strings.Builder
+	printRows(&text, rows, "of all three", rolledReplicas.gap)
+	return text.String(), r, nil
+}
+
+// rollPart lets clients stay and make short calls, while a part is restarted.
+func (o options) rollPart(ctx context.Context, w *world, n int, p *rolled) {
+	w.plain, w.least, w.most = true, 1<<20, 1<<20+1 // a client stays until its connection ends
+	w.pause.Store(int64(rollingPause))
+	w.patience, w.giveUp = context.WithCancel(context.Background())
+	rolling, stop := context.WithCancel(ctx)
+	defer stop()
+	o.faults = []fault{{p.fault, []string{p.on}, func(w *world, _ string, _ time.Duration) error {
+		defer stop()
+		return p.roll(rolling, w)
+	}, 0}}
+	o.phase(rolling, w, n, rollingLong)
+}
+
+func printRows(to io.Writer, rows []string, of string, gap time.Duration) {
+	fmt.Fprintf(to, "\n%d restarts %s by SIGTERM, %v apart:\n\n", restarts, of, gap)
 	fmt.Fprintln(to, "| restarted | calls that it can hit | results | `not_sent` | `in_flight` | other failures | clients whose connection ended |")
 	fmt.Fprintln(to, "|---|---|---|---|---|---|---|")
 	for _, row := range rows {
@@ -116,9 +168,13 @@ func (p *rolled) row(events []Event) string {
 	open, results, phases, others, kinds := map[string]bool{}, 0, map[string]int{}, map[string]int{}, map[string]int{}
 	kindOfClient, sent, broken := map[string]string{}, 0, 0
 	for _, e := range events {
-		switch e.What {
-		case Join:
+		if e.What == Join {
 			kindOfClient[e.By] = e.Text
+		}
+		if kind := kindOfClient[e.By]; kind != "" && p.kinds != nil && !slices.Contains(p.kinds, kind) {
+			continue
+		}
+		switch e.What {
 		case Sent:
 			if slices.ContainsFunc(p.servers, func(s string) bool { return strings.Contains(e.Text, `"server":"`+s+`"`) }) {
 				open[e.Of], sent = true, sent+1

@@ -35,6 +35,11 @@ type posts struct {
 	// GET need not be answered, a response without an answer is no answer, and a DELETE need not end streams.
 	lenient bool
 
+	// balanced is for several proxies behind one address: a request may be lost with one of them, and the session goes on
+	// until its id is unknown. What is no request is sent again after a 503, which says that nothing ran.
+	balanced bool
+	plant    *plant
+
 	client *http.Client
 	all    context.Context // of all POSTs
 	drop   context.CancelCauseFunc
@@ -71,19 +76,27 @@ func (w *posts) send(m *message) {
 	if p, err := m.params(); err == nil {
 		name = cmp.Or(p.Name, p.TaskID)
 	}
+	if w.plant.repeats(m) {
+		w.done.Go(func() { _, _ = w.post(w.all, body, w.header(m.Method, name), &response{}) })
+	}
 	w.done.Go(func() {
 		defer cancel()
+		if w.plant.forgets(m) {
+			w.end(errors.New("POST: HTTP 404, planted"))
+			return
+		}
 		answered, err := w.post(ctx, body, w.header(m.Method, name), at)
+		for w.balanced && !isRequest && isLater(err) {
+			sleep(ctx, pauseBalanced)
+			_, err = w.post(ctx, body, w.header(m.Method, name), at)
+		}
 		if ctx.Err() != nil && !answered && w.resumes(at) {
 			ctx = w.all
-			for err = nil; err == nil && !answered; { // a stream ends with the proof of who its client is, too
-				answered, err = w.get(ctx, at)
-			}
+			answered, err = w.resume(ctx, at)
 		}
-		var status statusError
 		switch {
 		case ctx.Err() != nil:
-		case w.lenient && errors.As(err, &status) && status.code != http.StatusNotFound:
+		case err != nil && w.goesOn(err):
 			if isRequest {
 				w.to.refused(id, err.Error())
 			}
@@ -93,6 +106,40 @@ func (w *posts) send(m *message) {
 			w.to.refused(id, "the response ends without an answer")
 		}
 	})
+}
+
+// pauseBalanced is between two attempts to reach one of several proxies.
+const pauseBalanced = 100 * time.Millisecond
+
+// goesOn reports whether an error is that of one message alone.
+func (w *posts) goesOn(err error) bool {
+	var status statusError
+	isStatus := errors.As(err, &status)
+	return (w.balanced || w.lenient && isStatus) && status.code != http.StatusNotFound
+}
+
+// isLater reports whether an error says that the message may be sent again.
+func isLater(err error) bool {
+	var status statusError
+	return errors.As(err, &status) && status.later
+}
+
+// isExpired reports whether an error says that nobody has the rest of a response any more.
+func isExpired(err error) bool {
+	var status statusError
+	return errors.As(err, &status) && status.code == http.StatusBadRequest
+}
+
+// resume gets the rest of a response. Its stream ends with the proof of who its client is, too, or with its replica.
+func (w *posts) resume(ctx context.Context, at *response) (answered bool, err error) {
+	for ctx.Err() == nil && !answered && err == nil {
+		answered, err = w.get(ctx, at)
+		if w.balanced && !answered && (err == nil || w.goesOn(err) && !isExpired(err)) {
+			err = nil
+			sleep(ctx, pauseBalanced)
+		}
+	}
+	return answered, err
 }
 
 func (w *posts) header(method, name string) http.Header {
@@ -158,8 +205,12 @@ func (w *posts) post(ctx context.Context, body []byte, header http.Header, at *r
 		w.to.receive(&m)
 		return true, nil
 	default:
-		return false, statusError{resp.StatusCode, string(text)}
+		return false, statusOf(resp, text)
 	}
+}
+
+func statusOf(resp *http.Response, text []byte) error {
+	return statusError{resp.StatusCode, string(text), resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""}
 }
 
 // unknown reports whether a response belongs to no request: one whose status says more.
@@ -171,11 +222,17 @@ func (w *posts) unknown(m *message) bool {
 
 // A statusError is a response whose status says that there is no message in it.
 type statusError struct {
-	code int
-	text string
+	code  int
+	text  string
+	later bool // it says that nothing ran, and that the client may try again
 }
 
-func (e statusError) Error() string { return fmt.Sprintf("HTTP %d: %s", e.code, e.text) }
+func (e statusError) Error() string {
+	if e.later {
+		return fmt.Sprintf("HTTP %d with Retry-After: %s", e.code, e.text)
+	}
+	return fmt.Sprintf("HTTP %d: %s", e.code, e.text)
+}
 
 // seen notes the id of an event.
 func (w *posts) seen(at *response) func(id string) {
@@ -215,7 +272,7 @@ func (w *posts) get(ctx context.Context, at *response) (answered bool, err error
 	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(resp.Body)
-		return false, fmt.Errorf("GET: %w", statusError{resp.StatusCode, string(text)})
+		return false, fmt.Errorf("GET: %w", statusOf(resp, text))
 	}
 	return readEvents(linesOf(resp.Body), w.to, w.seen(at))
 }
@@ -237,6 +294,13 @@ func (w *posts) listen() {
 			case w.lenient && w.again(err):
 			case w.lenient:
 				return
+			case w.balanced && (err == nil || w.goesOn(err)):
+				if isExpired(err) {
+					w.mu.Lock()
+					at.last = ""
+					w.mu.Unlock()
+				}
+				sleep(w.all, pauseBalanced)
 			case err != nil:
 				w.end(err)
 				return
@@ -263,7 +327,8 @@ func (w *posts) lose(id string, resume bool) bool {
 	at := w.open[id]
 	at.resumes = resume && at.last != ""
 	at.stop()
-	if listens := w.open[""]; listens != nil { // it may not have begun yet
+	// That may not have begun yet. Without the id of an event, what is on its way through two proxies would be lost.
+	if listens := w.open[""]; listens != nil && (!w.balanced || listens.last != "") {
 		listens.stop()
 	}
 	return at.resumes
@@ -315,8 +380,8 @@ func (w *posts) leave(how string) {
 			if resp, err := w.client.Do(req); err == nil {
 				resp.Body.Close()
 				if resp.StatusCode < http.StatusMultipleChoices { // else the session goes on
-					if w.lenient {
-						late := time.AfterFunc(time.Second, func() { w.drop(errors.New("left")) })
+					if w.lenient || w.balanced { // after a split there may have been two of the session
+						late := time.AfterFunc(w.ending(), func() { w.drop(errors.New("left")) })
 						defer late.Stop()
 					}
 					w.done.Wait() // all streams have an end
@@ -328,6 +393,14 @@ func (w *posts) leave(how string) {
 	w.done.Wait()
 	w.client.CloseIdleConnections()
 	w.end(io.EOF)
+}
+
+// ending is how long the streams of a session may go on that the client has deleted.
+func (w *posts) ending() time.Duration {
+	if w.lenient {
+		return time.Second
+	}
+	return aftermath
 }
 
 // An eventStream is the transport of 2024-11-05: one stream down, POSTs up, one after the other.

@@ -43,6 +43,12 @@ type world struct {
 	carrier carrier             // of the link
 	issuer  *issuer
 
+	// Of the world of replicas.
+	replicas map[string]*replica // by name; nil for one proxy that is alone
+	balancer string              // the binary of HAProxy
+	mesh     *mesh
+	keys     []string // of the cluster; the first signs
+
 	restarting sync.Mutex // held while the proxy is started again, or is asked to reload
 
 	mu        sync.Mutex
@@ -111,25 +117,38 @@ func newWorld(dir, binary string, seed uint64, p *plant, env ...string) (*world,
 	return w, w.ready()
 }
 
-func (w *world) admin() string    { return filepath.Join(w.dir, "admin") }
+func (w *world) admin() string    { return w.adminOf("") }
 func (w *world) journals() string { return filepath.Join(w.dir, "journal") }
+
+func (w *world) adminOf(replica string) string { return filepath.Join(w.dir, "admin"+replica) }
+
+// command is an upstream on stdio in a configuration.
+func (w *world) command(name, more string) string {
+	return fmt.Sprintf("  %s: {command: %q, args: %s, stopGrace: 500ms, env: {X: \"0\"}%s}\n", name, w.self, list(w.serverArgs(name)), more)
+}
+
+// remotes are the remote upstreams in a configuration.
+func (w *world) remotes() string {
+	return "  remote: {url: \"http://" + w.links["remote"].address + "/mcp\"}\n" +
+		"  modern-remote: {url: \"http://" + w.links["modern-remote"].address + "/mcp\"}\n"
+}
+
+// clientsAllowed are the clients in a configuration.
+func (w *world) clientsAllowed() string {
+	return "auth:\n  tokens: [{name: anna, tokenFile: anna}, {name: bert, tokenFile: bert}]\n" +
+		"  jwt: [{issuer: \"" + issuerURL + "\", audience: history, jwksFile: keys.json, skew: 1s}]\n"
+}
 
 // write writes the configurations.
 func (w *world) write() error {
-	command := func(name, more string) string {
-		return fmt.Sprintf("  %s: {command: %q, args: [%s], stopGrace: 500ms, env: {X: \"0\"}%s}\n", name, w.self,
-			`"`+strings.Join(w.serverArgs(name), `", "`)+`"`, more)
-	}
 	files := map[string]string{
 		"anna": "anna-token", "bert": "bert-token", "host": "host-token", "keys.json": w.issuer.keys(),
-		"host.yaml": "upstreams:\n" + command("far", "") + command("far-common", ", session: shared"),
+		"host.yaml": "upstreams:\n" + w.command("far", "") + w.command("far-common", ", session: shared"),
 		"proxy.yaml": "listen: [\"" + w.address + "\"]\nshutdownGrace: 2s\nsessionIdle: 3s\nsessionGone: 3s\nlimits: {sessions: 1000}\n" +
 			"admin: {listen: [\"unix://" + w.admin() + "\"]}\n" +
-			"auth:\n  tokens: [{name: anna, tokenFile: anna}, {name: bert, tokenFile: bert}]\n" +
-			"  jwt: [{issuer: \"" + issuerURL + "\", audience: history, jwksFile: keys.json, skew: 1s}]\n" +
-			"upstreams:\n" + command("own", "") + command("common", ", session: shared") + command("modern-common", ", session: shared") +
-			"  remote: {url: \"http://" + w.links["remote"].address + "/mcp\"}\n" +
-			"  modern-remote: {url: \"http://" + w.links["modern-remote"].address + "/mcp\"}\n" +
+			w.clientsAllowed() +
+			"upstreams:\n" + w.command("own", "") + w.command("common", ", session: shared") + w.command("modern-common", ", session: shared") +
+			w.remotes() +
 			"  spare: {command: \"" + w.self + "\", args: [server, -name, spare, -journal, \"" + w.journals() + "\"], env: {X: \"0\"}}\n" +
 			"links: {link: {" + w.linkOf() + ", heartbeat: 1s}}\n",
 	}
@@ -157,8 +176,10 @@ func (w *world) argv(name string) []string {
 	switch {
 	case name == "proxy" && w.way != nil:
 		return w.wayArgv()
-	case name == "proxy":
-		return []string{w.binary, "serve", "--config", filepath.Join(w.dir, "proxy.yaml"), "--log-format", "json", "--log-level", "debug"}
+	case name == balancer:
+		return []string{w.balancer, "-db", "-f", filepath.Join(w.dir, "haproxy.cfg")}
+	case strings.HasPrefix(name, "proxy"):
+		return []string{w.binary, "serve", "--config", filepath.Join(w.dir, name+".yaml"), "--log-format", "json", "--log-level", "debug"}
 	case name == "host":
 		return append([]string{w.binary, "host", "--config", filepath.Join(w.dir, "host.yaml"), "--heartbeat", "1s",
 			"--log-format", "json", "--log-level", "debug"}, w.hostArgs()...)
@@ -215,6 +236,9 @@ func (w *world) start(name string) error {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append(os.Environ(), w.env...)
+	if name == balancer { // a script may have it in the user's cache
+		p.cmd.Env = append(p.cmd.Env, "XDG_CACHE_HOME="+userCache)
+	}
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
@@ -283,9 +307,11 @@ func (w *world) ready() error {
 }
 
 // ask asks the proxy as its operators do.
-func (w *world) ask(path string) ([]byte, error) {
+func (w *world) ask(path string) ([]byte, error) { return w.askAt(w.admin(), path) }
+
+func (w *world) askAt(socket, path string) ([]byte, error) {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", w.admin())
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport, Timeout: 5 * time.Second}).Get("http://localhost" + path)
@@ -302,6 +328,9 @@ func (w *world) ask(path string) ([]byte, error) {
 
 // stop ends everything, and waits for that.
 func (w *world) stop() {
+	if w.replicas != nil {
+		w.stopReplicas()
+	}
 	for _, name := range []string{"proxy", "host", "remote", "modern-remote"} {
 		if w.process(name) == nil {
 			continue
@@ -319,12 +348,18 @@ func (w *world) stop() {
 
 // freeAddress returns an address of this machine where nothing listens. Its port is none of those that connections
 // get, since what listens there has to come back after a restart.
+// It is given once.
 func freeAddress() string {
 	for {
 		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if _, given := givenAddresses.LoadOrStore(address, true); given {
+			continue
+		}
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
 			return address
 		}
 	}
 }
+
+var givenAddresses sync.Map
