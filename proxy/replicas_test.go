@@ -197,6 +197,9 @@ func TestReplicas(t *testing.T) {
 	if resp, text := b.say(t, session, `{"jsonrpc":"2.0","id":3,"method":"ping"}`); resp.StatusCode != http.StatusOK {
 		t.Errorf("while its replica is about to drain: %s %s", resp.Status, text)
 	}
+	eventually(t, "others keep the session", func() bool {
+		return b.Snapshot().Replicas[0].Moves.Kept+c.Snapshot().Replicas[0].Moves.Kept == 1
+	})
 	a.Close()
 	if others := b.knows(t, 2); others[0].Address == at {
 		t.Error("the wrong replica has left")

@@ -29,7 +29,7 @@ const (
 // tuneMemory sets GOGC after each collection, unless the user has set it.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
-		(&collection{set: debug.SetGCPercent, rest: &rest{after: restAfter, give: debug.FreeOSMemory}}).over()
+		(&collection{set: debug.SetGCPercent, rest: &rest{after: restAfter, heap: heap, give: debug.FreeOSMemory}}).over()
 	}
 }
 
@@ -70,7 +70,8 @@ func percentFor(used uint64) int {
 // A rest waits until the program allocates hardly anything, and then gives back memory.
 type rest struct {
 	after time.Duration
-	give  func() // [debug.FreeOSMemory]
+	heap  func() (allocated, idle uint64) // [heap]
+	give  func()                          // [debug.FreeOSMemory]
 
 	mu        sync.Mutex // guards the fields below
 	waiting   bool
@@ -79,7 +80,7 @@ type rest struct {
 
 // await begins to wait, unless that has begun, or there is little to give back.
 func (r *rest) await() {
-	allocated, idle := heap()
+	allocated, idle := r.heap()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.waiting && idle > worthIt {
@@ -90,7 +91,7 @@ func (r *rest) await() {
 
 // over ends the wait if the program is at rest.
 func (r *rest) over() {
-	allocated, _ := heap()
+	allocated, _ := r.heap()
 	r.mu.Lock()
 	busy := allocated-r.allocated > restBelow
 	r.allocated = allocated

@@ -138,6 +138,7 @@ type Replica struct {
 // Moves are what became of sessions that moved from one replica to another.
 type Moves struct {
 	Waiting int `json:"waiting"` // sessions of others that are here, and that their clients have not used since
+	Kept    int `json:"kept"`    // sessions of others, which go on here if these die
 	Taken   int `json:"taken"`   // sessions that others have moved here, so far
 	Resumed int `json:"resumed"` // those of them and of the adopted ones that their clients have used since
 	Adopted int `json:"adopted"` // sessions that were continued here, since the replica that had them has died

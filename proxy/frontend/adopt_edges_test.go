@@ -154,7 +154,7 @@ func TestKeptWhileItBegins(t *testing.T) {
 	o := f["a"].HTTP.open
 	from := caller{who: &identity.Identity{}}
 	for i := range 8 {
-		text := fmt.Appendf(nil, `{"v":1,"id":"s%d","said":{"initialize":{"x":"%s"},"subscribed":{"x:y":{"uri":"x:y"}}}}`, i, strings.Repeat("x", 1<<16))
+		text := fmt.Appendf(nil, `{"v":1,"id":"a.s%d.mac","said":{"initialize":{"x":"%s"},"subscribed":{"x:y":{"uri":"x:y"}}}}`, i, strings.Repeat("x", 1<<16))
 		r := new(record)
 		if json.Unmarshal(text, r) != nil || !o.take(r, text) {
 			t.Fatal("it was refused")

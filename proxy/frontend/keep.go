@@ -146,6 +146,9 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 			continue
 		}
 		text := k.open.recordOf(id, k.seq+1)
+		if text == nil && k.open.ctx.Err() != nil { // this process stops, and another one may continue the session
+			continue
+		}
 		k.assign(id, keeps, text != nil)
 		if text != nil && keeps != "" { // else nobody, until the ring changes, or there is nothing to keep
 			k.seq++

@@ -77,6 +77,7 @@ func (o *openSessions) addMovedLocked(r *record, text []byte) {
 // Moves are what became of sessions that have moved here, and of those that were looked for.
 type Moves struct {
 	Waiting int // moved here, and not used since
+	Kept    int // of others, whose records are here
 	Taken   int // moved here, so far
 	Resumed int // those of them that were used since
 	Adopted int // continued here, since the replica that had them has died
@@ -91,7 +92,7 @@ func (h *HTTP) Moves() Moves {
 	h.open.mu.Lock()
 	defer h.open.mu.Unlock()
 	all := h.open.moves
-	all.Waiting = len(h.open.records.byID)
+	all.Waiting, all.Kept = len(h.open.records.byID), len(h.open.kept.byID)
 	return all
 }
 

@@ -57,7 +57,7 @@ func FuzzExtensions(f *testing.F) {
 			w.client.send(request)
 			synctest.Wait()
 			got, back := strings.Join(server.take(), "\n"), strings.Join(w.client.take(), "\n")
-			folded := strings.NewReplacer("ſ", "s", "\u212a", "k").Replace(strings.ToLower(params)) // as a server may read keys
+			folded := strings.NewReplacer("ſ", "s", "\u212a", "k").Replace(strings.ToLower(params))                                           // as a server may read keys
 			ours := strings.Contains(folded, "progresstoken") || strings.Contains(folded, "subscriptionid") || strings.Contains(folded, `\u`) // may name a request
 			switch refused := strings.Contains(back, `"error":{"code":-32602`) || strings.Contains(back, `"error":{"code":-32600`); {
 			case refused && got != "":

@@ -46,6 +46,7 @@ var (
 	replicas       = describe("mcp_proxy_replicas", "Proxies behind the same address, with this one.", "state")
 	replicaLinks   = describe("mcp_proxy_replica_links", "Links to other replicas: up, down, or idle while no request needed one.", "state")
 	replicaWaiting = describe("mcp_proxy_replica_sessions_waiting", "Sessions that other replicas have moved here, and that their clients have not used since.")
+	replicaKept    = describe("mcp_proxy_replica_sessions_kept", "Sessions of other replicas that go on here if these die.")
 	replicaMoves   = describe("mcp_proxy_replica_sessions_total", "Sessions that other replicas have moved here (taken), or had when they died (adopted), those of them that clients have used since (resumed), and those of this one that others have continued (yielded).", "outcome")
 	replicaLookups = describe("mcp_proxy_replica_lookups_total", "Searches for the session of a replica that is gone.", "outcome")
 	forwards       = describe("mcp_proxy_replica_request_duration_seconds", "Duration of HTTP requests that were passed on to another replica, until their response ended.", "http_request_method", "outcome")
@@ -183,6 +184,7 @@ func collectReplicas(o out, all []observe.Replica) {
 	}
 	if m := all[0].Moves; m != nil {
 		o.gauge(replicaWaiting, float64(m.Waiting))
+		o.gauge(replicaKept, float64(m.Kept))
 		o.counter(replicaMoves, int64(m.Taken), "taken")
 		o.counter(replicaMoves, int64(m.Resumed), "resumed")
 		o.counter(replicaMoves, int64(m.Adopted), "adopted")
