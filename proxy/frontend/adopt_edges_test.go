@@ -159,11 +159,15 @@ func TestKeptWhileItBegins(t *testing.T) {
 		if json.Unmarshal(text, r) != nil || !o.take(r, text) {
 			t.Fatal("it was refused")
 		}
-		wrote := make(chan struct{})
+		writes, wrote := make(chan struct{}), make(chan struct{})
+		var begun atomic.Bool
 		go func() {
 			defer close(wrote)
-			o.recordOf(r.ID, 1)
+			for close(writes); !begun.Load(); {
+				o.recordOf(r.ID, 1)
+			}
 		}()
+		<-writes
 		s := o.find(t.Context(), r.ID, from, false)
 		if s == nil {
 			t.Fatal("it does not begin")
@@ -171,6 +175,7 @@ func TestKeptWhileItBegins(t *testing.T) {
 		s.mu.Lock()
 		s.said.note(jsonrpc.NewRequest(jsonrpc.IntID(1), "resources/subscribe", json.RawMessage(`{"uri":"a:b"}`)))
 		s.mu.Unlock()
+		begun.Store(true)
 		<-wrote
 		s.idle.release()
 		s.end(errServed, true)
