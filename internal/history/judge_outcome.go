@@ -42,6 +42,7 @@ func (j *judge) outcome(r *record) {
 	case len(r.outcomes) > 1:
 		j.found(1, fmt.Sprintf("%s has %d outcomes", r.nonce, len(r.outcomes)), r.nonce)
 	case len(r.outcomes) > 0 || r.cancel != nil || r.lost:
+	case j.replicas && r.op.Ask != "" && len(r.asked) == 0 && j.droppedBeside(r):
 	case j.replicas && len(r.asked) > 0 && j.happened(r.asked[0].At, "split proxy", "freeze proxy"): // of two copies of the session the other one got the reply
 	case over == 0, j.waited(r, over), j.halfClosed(client) && r.sent < over && len(r.asked) == 0 && r.op.Task == "":
 		j.found(1, r.nonce+" has no outcome", r.nonce)

@@ -76,6 +76,18 @@ func (j *judge) continues(c *life) bool {
 	return crashes == 1
 }
 
+// droppedBeside reports whether the client dropped the response to another call of the same server, which may have
+// carried the question of a call: a server on pipes does not say whose call asks. Through two proxies the question may
+// be on its way then.
+func (j *judge) droppedBeside(r *record) bool {
+	for _, other := range j.calls {
+		if other.lost && other.client == r.client && other.op.Server == r.op.Server {
+			return true
+		}
+	}
+	return false
+}
+
 // sentAfterDeath reports whether the crashes that may have effects at a time are all kills, from before the call was sent.
 func (j *judge) sentAfterDeath(r *record, at int64) bool {
 	for _, d := range j.disturbed {

@@ -55,6 +55,20 @@ func TestJudgeReplicas(t *testing.T) {
 	}
 }
 
+// A question may have been on the response that the client has dropped.
+func TestJudgeDroppedQuestion(t *testing.T) {
+	const (
+		asks  = "nemesis replicated - 3\nc0 join - HTTP\n" + `c0 sent a {"server":"own","nonce":"a","ask":"sampling/createMessage"}` + "\nown/1 began a\n"
+		drops = `c0 sent b {"server":"own","nonce":"b"}` + "\nc0 lost b\n"
+	)
+	for events, want := range map[string]bool{asks: true, asks + drops: false, asks + strings.Replace(drops, "own", "common", 1): true} {
+		got := slices.ContainsFunc(judgeHistory(history(events), nil), func(a Anomaly) bool { return a.Rule == 1 })
+		if got != want {
+			t.Errorf("broken is %v: %s", got, events)
+		}
+	}
+}
+
 // A client gets the updates of a shared server from the process of its own replica alone.
 func TestServedBy(t *testing.T) {
 	events := history(`c0 join - HTTP
