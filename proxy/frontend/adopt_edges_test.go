@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -189,4 +190,20 @@ func TestKeeperLeaves(t *testing.T) {
 	keeper.leaves(t)
 	keeper.dies()
 	client.through(other).calls(t, 20, func() jsonrpc.Conn { conn, _ := other.resumes(t, false); return conn })
+}
+
+// TestNotAdoptedOnceHeard: a replica that stood still, and has told this one so, keeps its sessions, also while this
+// one still holds it for dead.
+func TestNotAdoptedOnceHeard(t *testing.T) {
+	f, client, old, keeper, _ := kept(t)
+	a := f["a"]
+	keeper.sees("a", Gone)
+	p := &a.HTTP.open.keeper.pulse
+	p.mu.Lock()
+	p.last.Store(time.Now().Add(-time.Minute).UnixNano())
+	p.mu.Unlock()
+	client.calls(t, 20, func() jsonrpc.Conn { return old })
+	wantRefusal(t, client.through(keeper).post(ping), http.StatusServiceUnavailable, -32603)
+	keeper.sees("a", There)
+	client.through(keeper).calls(t, 21, func() jsonrpc.Conn { return old })
 }

@@ -216,6 +216,28 @@ func (o *openSessions) compare(self string, theirs claims) claims {
 	return mine
 }
 
+// hearFor is how long a replica counts as alive that has sent its claims although this one holds it for dead.
+const hearFor = 10 * time.Second
+
+// hear records that a replica has sent its claims that is not among the others.
+func (o *openSessions) hear(instance string, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.heard, func(_ string, at time.Time) bool { return now.Sub(at) > hearFor })
+	if o.heard == nil {
+		o.heard = make(map[string]time.Time)
+	}
+	o.heard[instance] = now
+}
+
+// heardLately reports whether hear was called for a replica a moment ago.
+func (o *openSessions) heardLately(instance string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at, ok := o.heard[instance]
+	return ok && time.Since(at) < hearFor
+}
+
 // generation returns how often the session has moved; false if it is not here.
 func (o *openSessions) generation(id string) (moves int64, ok bool) {
 	o.mu.Lock()

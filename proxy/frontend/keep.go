@@ -14,7 +14,8 @@ import (
 
 const (
 	keepEvery   = 100 * time.Millisecond // how often changed records are sent
-	keepTimeout = 3 * time.Second        // of one request
+	keepTimeout = time.Second            // of one request
+	keepSilent  = 2 * time.Second        // how long a replica is not asked that has not answered
 	keepBatch   = 512 << 10              // bytes of records in one request, besides the last one
 	keepRefused = 10 * time.Second       // how long a replica is not asked that has refused
 	expireEvery = 10 * time.Second
@@ -202,8 +203,9 @@ func (k *keeper) settle(instance string, b *batch) {
 	if b.status == http.StatusNoContent {
 		return
 	}
-	if b.status != 0 { // it has no room, leaves, or does not know what that is
-		k.refused[instance] = time.Now()
+	k.refused[instance] = time.Now() // it has no room, leaves, or does not know what that is
+	if b.status == 0 {
+		k.refused[instance] = time.Now().Add(keepSilent - keepRefused)
 	}
 	for _, id := range b.ids {
 		k.note(id)

@@ -153,7 +153,7 @@ func (o *openSessions) adopt(id string) bool {
 		return false
 	}
 	r.goOn()
-	o.addMovedLocked(&r, r.encode())
+	o.addMovedLocked(&r, r.over(k.text))
 	o.moves.Adopted++
 	o.tidings.note(Adopted, k.owner)
 	return true

@@ -70,6 +70,9 @@ func (l *relay) keeperOf(id string, a heard) (via http.RoundTripper, at Where) {
 		return nil, Here
 	}
 	mine := l.open.keeps(id)
+	if mine != nil && l.open.heardLately(mine.Owner) {
+		return nil, Away
+	}
 	var best *answer
 	for i := range a.kept {
 		k := &a.kept[i]

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -63,7 +62,11 @@ func (o *openSessions) take(r *record, text []byte) bool {
 func (o *openSessions) addMovedLocked(r *record, text []byte) {
 	m := &movedRecord{record: r, text: text}
 	if o.idle > 0 {
-		m.expiry = time.AfterFunc(o.idle, func() { o.drop(r.ID, m) })
+		m.expiry = time.AfterFunc(o.idle, func() {
+			if o.drop(r.ID, m) {
+				o.keeper.note(r.ID)
+			}
+		})
 	}
 	o.records.byID[r.ID] = m
 	o.records.bytes += len(text)
@@ -96,15 +99,11 @@ func (h *HTTP) Moves() Moves {
 	return all
 }
 
-// onward returns the record for the replica that its session moves on to before its client has used it. Members that
-// another version has written stay.
+// onward returns the record for the replica that its session moves on to before its client has used it.
 func (k *movedRecord) onward(of string) []byte {
-	var all map[string]json.RawMessage
-	if json.Unmarshal(k.text, &all) != nil {
-		return k.text
-	}
-	all["of"], all["moves"] = jsonrpc.Quote(of), strconv.AppendInt(nil, k.Moves+1, 10)
-	return encode(all)
+	next := *k.record
+	next.Of, next.Moves = of, k.Moves+1
+	return next.over(k.text)
 }
 
 // drop removes a record, unless its session has begun.
@@ -123,7 +122,6 @@ func (o *openSessions) dropLocked(id string, k *movedRecord) bool {
 	if k.expiry != nil {
 		k.expiry.Stop()
 	}
-	o.keeper.note(id)
 	return true
 }
 
@@ -373,8 +371,9 @@ func (m *mover) sweep(sessions []*httpSession, records []*movedRecord, forced bo
 	for _, k := range records {
 		if m.open.freeze(k) {
 			m.start(func() {
-				if m.send(k.onward(m.replicas.Instance()), k.ID, &k.taker) || forced || len(m.replicas.Others()) == 0 {
-					m.open.drop(k.ID, k)
+				sent := m.send(k.onward(m.replicas.Instance()), k.ID, &k.taker)
+				if (sent || forced || len(m.replicas.Others()) == 0) && m.open.drop(k.ID, k) && sent { // else whoever keeps it may continue it
+					m.open.keeper.note(k.ID)
 				}
 				m.open.thaw(k)
 			})

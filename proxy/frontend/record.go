@@ -50,6 +50,18 @@ const maxRecorded = 64 << 10
 // encode returns the record as JSON, in which the client's values are as they came.
 func (r *record) encode() []byte { return encode(r) }
 
+// over returns text, the record as another replica has written it, with what changes when its session moves on.
+// Members that another version has written stay.
+func (r *record) over(text []byte) []byte {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(text, &all) != nil {
+		return r.encode()
+	}
+	all["of"], all["moves"], all["last"] = jsonrpc.Quote(r.Of), strconv.AppendInt(nil, r.Moves, 10), strconv.AppendInt(nil, int64(r.Last), 10)
+	all["streams"] = encode(r.Streams)
+	return encode(all)
+}
+
 func encode(r any) []byte {
 	var text bytes.Buffer
 	to := json.NewEncoder(&text)

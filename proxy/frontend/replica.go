@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // replicaPath is the path under which replicas serve each other:
@@ -56,6 +57,9 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 		}
 	case id == "claims" && r.Method == http.MethodPost:
 		if _, theirs := readReplica[claims](w, r, maxClaims*256); theirs != nil {
+			if _, at := h.streamable.relay.at(theirs.Of); at == Gone {
+				h.open.hear(theirs.Of, time.Now())
+			}
 			text, _ := json.Marshal(h.open.compare(h.Replicas.Instance(), *theirs))
 			writeJSON(w, http.StatusOK, text)
 		}

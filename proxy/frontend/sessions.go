@@ -46,6 +46,7 @@ type openSessions struct {
 	records   movedRecords
 	kept      keptRecords
 	tidings   tidings
+	heard     map[string]time.Time    // when replicas that seemed to be dead have sent claims, by instance
 	moves     Moves                   // without Waiting
 	counted   int                     // number of open connections
 	uncounted int                     // those of them that have moved here, and do not count against max
