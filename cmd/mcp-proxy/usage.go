@@ -15,16 +15,24 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 )
 
-// commandNeeded is what the program does without a command.
-func commandNeeded(cmd *cobra.Command, _ []string) error {
+// withoutCommand is what the program does without a command.
+func withoutCommand(cmd *cobra.Command, _ []string) error {
+	if wantsVersion(cmd) {
+		return printVersion()
+	}
 	cmd.SetOut(stderr)
 	cmd.Usage()
 	return errors.New("a command is needed")
 }
 
+func wantsVersion(cmd *cobra.Command) bool {
+	wants, _ := cmd.Flags().GetBool("version")
+	return wants
+}
+
 // unknownCommand returns an error for arguments that name no command.
 func unknownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
+	if len(args) == 0 || wantsVersion(cmd) {
 		return nil
 	}
 	var names []string
