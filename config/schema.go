@@ -7,19 +7,32 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
+
+// A jsonSchema has the keywords that Schema uses. (google/jsonschema-go, which the tests validate with, also infers and
+// validates: that is 0.1 MB of a program, and 80 KiB of its memory from the start.)
+type jsonSchema struct {
+	Type                 any                    `json:"type,omitempty"` // a name, or several
+	Properties           map[string]*jsonSchema `json:"properties,omitempty"`
+	Items                *jsonSchema            `json:"items,omitempty"`
+	Schema               string                 `json:"$schema,omitempty"`
+	Title                string                 `json:"title,omitempty"`
+	Description          string                 `json:"description,omitempty"`
+	Enum                 []string               `json:"enum,omitempty"`
+	Pattern              string                 `json:"pattern,omitempty"`
+	AdditionalProperties any                    `json:"additionalProperties,omitempty"` // false, or a schema
+	AnyOf                []*jsonSchema          `json:"anyOf,omitempty"`
+}
 
 // Schema returns the JSON Schema of a configuration file, for editors. It is as strict as
 // [Load] about keys, and less strict about values.
 func Schema() []byte {
 	schema := structSchema(reflect.TypeFor[Config]())
-	schema.Types, schema.Type = nil, "object"
+	schema.Type = "object"
 	schema.Schema, schema.Title = "https://json-schema.org/draft/2020-12/schema", "mcp-proxy"
-	schema.Properties["$schema"] = &jsonschema.Schema{Type: "string"}
-	schema.Properties["mcpServers"] = &jsonschema.Schema{Type: "object", Description: "servers as other programs write them"}
+	schema.Properties["$schema"] = &jsonSchema{Type: "string"}
+	schema.Properties["mcpServers"] = &jsonSchema{Type: "object", Description: "servers as other programs write them"}
 	text, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
 		panic(err) // the schema is ours
@@ -28,10 +41,10 @@ func Schema() []byte {
 }
 
 // structSchema returns the schema of a map with the keys of a struct. It may be null: in YAML an empty map is.
-func structSchema(t reflect.Type) *jsonschema.Schema {
-	o := &jsonschema.Schema{
-		Types: []string{"object", "null"}, Properties: make(map[string]*jsonschema.Schema),
-		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
+func structSchema(t reflect.Type) *jsonSchema {
+	o := &jsonSchema{
+		Type: []string{"object", "null"}, Properties: make(map[string]*jsonSchema),
+		AdditionalProperties: false,
 	}
 	for _, f := range fieldsOf(t) {
 		if !f.has("foreign") {
@@ -43,8 +56,8 @@ func structSchema(t reflect.Type) *jsonschema.Schema {
 }
 
 // schema returns the schema of a value of a type.
-func (f field) schema(t reflect.Type) *jsonschema.Schema {
-	var all []*jsonschema.Schema
+func (f field) schema(t reflect.Type) *jsonSchema {
+	var all []*jsonSchema
 	if f.rule != nil && (t.Kind() != reflect.Map && t.Kind() != reflect.Slice || f.has("or")) {
 		all = f.rule.schemas()
 	}
@@ -52,31 +65,27 @@ func (f field) schema(t reflect.Type) *jsonschema.Schema {
 	case t.Kind() == reflect.Pointer:
 		return f.schema(t.Elem())
 	case t.Kind() == reflect.Map:
-		all = append(all, &jsonschema.Schema{Types: []string{"object", "null"}, AdditionalProperties: f.schema(t.Elem())})
+		all = append(all, &jsonSchema{Type: []string{"object", "null"}, AdditionalProperties: f.schema(t.Elem())})
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && named(t.Elem()):
-		all = append(all, &jsonschema.Schema{Types: []string{"object", "null"}, AdditionalProperties: structSchema(t.Elem())})
+		all = append(all, &jsonSchema{Type: []string{"object", "null"}, AdditionalProperties: structSchema(t.Elem())})
 	case t.Kind() == reflect.Slice:
 		item := f
 		item.tag = ""
-		all = append(all, &jsonschema.Schema{Types: []string{"array", "null"}, Items: item.schema(t.Elem())})
+		all = append(all, &jsonSchema{Type: []string{"array", "null"}, Items: item.schema(t.Elem())})
 	case t.Kind() == reflect.Struct:
 		all = append(all, structSchema(t))
 	}
 	if len(all) == 1 {
 		return all[0]
 	}
-	return &jsonschema.Schema{AnyOf: all}
+	return &jsonSchema{AnyOf: all}
 }
 
 // schemas returns the alternatives for a scalar. A string with a variable is always one.
-func (r rule) schemas() (all []*jsonschema.Schema) {
-	variable := &jsonschema.Schema{Type: "string", Pattern: `\$\{`, Description: "made of variables"}
+func (r rule) schemas() (all []*jsonSchema) {
+	variable := &jsonSchema{Type: "string", Pattern: `\$\{`, Description: "made of variables"}
 	if r.words != nil {
-		one := &jsonschema.Schema{}
-		for _, w := range r.words {
-			one.Enum = append(one.Enum, w)
-		}
-		return []*jsonschema.Schema{one, variable}
+		return []*jsonSchema{{Enum: r.words}, variable}
 	}
 	var types []string
 	for kind, name := range map[tree.Kind]string{tree.Boolean: "boolean", tree.Number: "number", tree.Text: "string"} {
@@ -85,9 +94,9 @@ func (r rule) schemas() (all []*jsonschema.Schema) {
 		}
 	}
 	slices.Sort(types)
-	all = []*jsonschema.Schema{{Types: types}}
+	all = []*jsonSchema{{Type: types}}
 	if len(types) == 1 {
-		all[0] = &jsonschema.Schema{Type: types[0]}
+		all[0] = &jsonSchema{Type: types[0]}
 	}
 	if r.kinds&tree.Text == 0 {
 		all = append(all, variable)

@@ -97,6 +97,7 @@ var onlyIn = map[string]string{
 	"github.com/nlnwa/whatwg-url/url":                          "",
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc":           "examples",
+	"github.com/google/jsonschema-go/jsonschema":               "",
 	"github.com/tidwall/gjson":                                 "",
 	"github.com/segmentio/encoding/json":                       "",
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest": "",
