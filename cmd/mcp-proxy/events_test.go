@@ -119,7 +119,7 @@ func TestExplainEventBehindALink(t *testing.T) {
 		parts []string
 	}{
 		{atProxy, []string{"main exited (exit status 3)", "told ", "t operator: ", "tools/call hang", "the host behind the link far saw it: ask there with mcp-proxy explain " + event}},
-		{atHost, []string{"main exited (exit status 3)", "in flight  2 requests", "tools/call hang, for ", "tools/call exit, for ", "restarts on the next request"}},
+		{atHost, []string{"main exited (exit status 3)", "in flight  2 requests", "tools/call hang", "tools/call exit", "restarts on the next request"}},
 	} {
 		text, code := command(t, c.env, "explain", event)
 		for _, part := range c.parts {
