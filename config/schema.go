@@ -11,7 +11,7 @@ import (
 )
 
 // A jsonSchema has the keywords that Schema uses. (google/jsonschema-go, which the tests validate with, also infers and
-// validates: that is 0.1 MB of a program, and 80 KiB of its memory from the start.)
+// validates: that is 0.1 MB of a program, and allocates 80 KiB when it starts.)
 type jsonSchema struct {
 	Type                 any                    `json:"type,omitempty"` // a name, or several
 	Properties           map[string]*jsonSchema `json:"properties,omitempty"`
