@@ -43,32 +43,31 @@ func TestCollection(t *testing.T) {
 // Memory is given back when the program is at rest, and not before, and once.
 func TestGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var allocated, idle uint64
-		given := 0
-		r := &rest{after: time.Second, heap: func() (uint64, uint64) { return allocated, idle }}
+		var allocated, idle, given atomic.Uint64
+		r := &rest{after: time.Second, heap: func() (uint64, uint64) { return allocated.Load(), idle.Load() }}
 		r.give = func() {
-			given++
-			idle = 0
+			given.Add(1)
+			idle.Store(0)
 			r.await() // it is a cycle of the collector
 		}
-		idle = worthIt
+		idle.Store(worthIt)
 		r.await()
 		time.Sleep(10 * time.Second)
-		if given != 0 {
+		if given.Load() != 0 {
 			t.Error("too little was given back")
 		}
-		idle = worthIt + 1
+		idle.Store(worthIt + 1)
 		r.await()
 		r.await()
 		time.Sleep(time.Second / 2)
-		allocated += restBelow + 1 // it is busy
+		allocated.Add(restBelow + 1) // it is busy
 		time.Sleep(time.Second)
-		if given != 0 {
+		if given.Load() != 0 {
 			t.Error("memory was given back by a busy program")
 		}
 		time.Sleep(10 * time.Second)
-		if given != 1 {
-			t.Errorf("memory was given back %d times", given)
+		if n := given.Load(); n != 1 {
+			t.Errorf("memory was given back %d times", n)
 		}
 	})
 }
