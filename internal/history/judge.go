@@ -336,7 +336,7 @@ func (j *judge) cancellation(r *record) {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
 	}
-	if len(r.stopped)+len(r.refused) > 1 && !crossed(r) {
+	if len(r.stopped)+len(r.refused) > 1 && !j.crossed(r) {
 		j.found(4, r.nonce+" was stopped twice: by a cancellation, by the error for its question, or both", r.nonce)
 	}
 	if over > 0 && over < r.cancelled {

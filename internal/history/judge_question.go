@@ -36,10 +36,13 @@ func (j *judge) refused(r *record, at int64) bool {
 // crossed reports whether the question of a call to a shared server crossed the cancellation of the call. If the server
 // was told first to stop, the question came to a proxy that knew of no call any more that may ask it, and got an error,
 // because each request gets an answer. If the question was refused first, since several calls may have asked it, the call
-// went on, and its client's own cancellation is forwarded as any other.
-func crossed(r *record) bool {
+// went on, and its client's own cancellation is forwarded as any other. A modern client over HTTP cancels by closing the
+// response, and so by leaving, too.
+func (j *judge) crossed(r *record) bool {
 	if !isUnattributed(r.op.Server) || len(r.stopped) != 1 || len(r.refused) != 1 || readFailure(r.refused[0]).Message != unattributed {
 		return false
 	}
-	return r.stopped[0].At < r.refused[0].At || r.cancel != nil && r.cancel.At < r.stopped[0].At
+	stopped, c := r.stopped[0].At, j.clients[r.client]
+	return stopped < r.refused[0].At || r.cancel != nil && r.cancel.At < stopped ||
+		c.kind == "modern HTTP" && c.over > 0 && c.over < stopped
 }

@@ -95,6 +95,7 @@ func TestJudge(t *testing.T) {
 		{"a question that is refused, and then its call is cancelled", join + asks + "common/1 began a\n" + refused + "c0 cancel a\nc0 cancel a sent\ncommon/1 cancelled a", nil},
 		{"a question that is refused, and then its call is cancelled twice", join + crosses + refused + "common/1 cancelled a\ncommon/1 cancelled a", []int{4}},
 		{"a question that is refused, and then its call is cancelled, since its client left", join + asks + "common/1 began a\n" + refused + "c0 left - close\ncommon/1 cancelled a", []int{4}},
+		{"a question that is refused, and then a modern client over HTTP leaves, which cancels its call", strings.Replace(join, "WebSocket", "modern HTTP", 1) + asks + "common/1 began a\n" + refused + "c0 left - vanish\ncommon/1 cancelled a", nil},
 		{"a question that is refused, and then its call is cancelled by the proxy", join + asks + "common/1 began a\n" + refused + "common/1 cancelled a\nc0 cancel a\nc0 cancel a sent", []int{4}},
 		{"a question that is refused after the cancellation of its call since the connection is closed", join + crosses + "common/1 cancelled a\ncommon/1 refused a " + closing, []int{4}},
 		{"a question that crosses two cancellations of its call", join + crosses + "common/1 cancelled a\ncommon/1 cancelled a\n" + refused, []int{4}},
