@@ -9,6 +9,7 @@
 //	unix link     bench ─stdio─► mcp-proxy stdio ═unix:═ mcp-proxy host ─stdio─► echo
 //	tcp link      bench ─stdio─► mcp-proxy stdio ═tcp:══ mcp-proxy host ─stdio─► echo
 //	remote        bench ─stdio─► mcp-proxy stdio ─/mcp──► echo http
+//	remote http   bench ─/mcp──► mcp-proxy serve ─/mcp──► echo http
 //	shared        as websocket, with session: shared
 //	shared by 50  likewise, the same load from 50 clients
 //

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -113,7 +114,7 @@ func run(o options) error {
 	}
 	targets := programs.targets()
 	if o.profile.dir != "" {
-		return profile(o.profile, targets, programs.groups())
+		return profile(o.profile, targets[firstProxy:], programs.groups(), o.pairs)
 	}
 
 	medians, err := rounds(targets, o)
@@ -176,10 +177,20 @@ func rounds(targets []target, o options) (map[string]sample, error) {
 }
 
 // profile prints where time goes under load, and leaves heap profiles of a
-// proxy with many clients beside the others.
-func profile(pr profiler, targets []target, groups []group) error {
+// proxy with many clients beside the others. If names is not empty, it profiles
+// only the targets that it names, and no memory.
+func profile(pr profiler, targets []target, groups []group, names []string) error {
 	if err := os.MkdirAll(pr.dir, 0o755); err != nil {
 		return err
+	}
+	if len(names) > 0 {
+		for _, name := range names {
+			if !slices.ContainsFunc(targets, func(t target) bool { return t.name == name }) {
+				return fmt.Errorf("-profile: there is no target %q", name)
+			}
+		}
+		targets = slices.DeleteFunc(targets, func(t target) bool { return !slices.Contains(names, t.name) })
+		return pr.report(os.Stdout, targets, 5*time.Second)
 	}
 	if err := pr.report(os.Stdout, targets, 5*time.Second); err != nil {
 		return err

@@ -109,7 +109,7 @@ func (pr profiler) report(w io.Writer, targets []target, d time.Duration) error 
 		{"one", func(s *session) error { _, err := s.oneByOne(0, d); return err }},
 		{"many", func(s *session) error { _, err := s.together(d); return err }},
 	}
-	for _, tgt := range targets[firstProxy:] {
+	for _, tgt := range targets {
 		for _, load := range loads {
 			probe := pr.probe(strings.ReplaceAll(tgt.name, " ", "-") + "-" + load.name)
 			if err := probe.load(tgt, load.run); err != nil {

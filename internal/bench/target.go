@@ -107,6 +107,7 @@ func (b programs) targets() []target {
 		{name: "unix link", base: "stdio", far: b.host(alone, b.socket()), argv: b.stdio(linked), open: openStdio},
 		{name: "tcp link", base: "stdio", far: b.host(alone, "tcp://127.0.0.1:0"), argv: b.stdio(linked), open: openStdio},
 		{name: "remote", base: "stdio", far: []string{b.echo, "http"}, argv: b.stdio(remote), open: openStdio},
+		{name: "remote http", base: "http", far: []string{b.echo, "http"}, argv: b.serve(remote), serves: true, open: openHTTP},
 		{name: "shared", base: "websocket", argv: b.serve(shared), serves: true, open: openWebSocket},
 		{name: "shared http", base: "http", argv: b.serve(shared), serves: true, open: openHTTP},
 		// A modern server is one process for all clients, as a shared one is.
