@@ -77,6 +77,7 @@ func (b programs) routes() []target {
 		{name: "http", argv: b.serve(alone), serves: true, open: openHTTP},
 		{name: "http, token", argv: b.serve(byToken), serves: true, open: openHTTPWith(staticToken)},
 		{name: "modern http", argv: b.serve(without), serves: true, open: openModern},
+		{name: "remote http", far: []string{b.echo, "http"}, argv: b.serve(remote), serves: true, open: openHTTP},
 		{name: "unix link", far: b.host(alone, b.socket()), argv: b.stdio(linked), open: openStdio},
 	}
 }
