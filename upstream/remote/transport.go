@@ -181,21 +181,55 @@ func (r *reach) trace(ctx context.Context) context.Context {
 	})
 }
 
+// abortable returns ctx with a function that gives a request up. It is nil for plain HTTP, which is
+// HTTP/1, where timeoutConn is enough.
+func abortable(ctx context.Context, url string) (context.Context, context.CancelCauseFunc) {
+	if strings.HasPrefix(url, "http:") {
+		return ctx, nil
+	}
+	return context.WithCancelCause(ctx)
+}
+
+// traceWrite records how far a request with a small body comes, and calls giveUp, unless that is nil, if
+// it is not written within the timeout. Such a body need not be a [body]: before one that is not net/http's own, net/http
+// would write the header by itself.
+func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp context.CancelCauseFunc) context.Context {
+	var stalled *time.Timer // the hooks of one attempt are called one after the other
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() {
+			r.connect()
+			if giveUp != nil {
+				stalled = time.AfterFunc(timeout, func() { giveUp(errStalled) })
+			}
+		},
+		WroteRequest: func(httptrace.WroteRequestInfo) {
+			if stalled != nil {
+				stalled.Stop()
+			}
+			r.done()
+		},
+	})
+}
+
 // post sends a message, with additional headers or nil. The caller closes the response's
 // body.
 func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) (*http.Response, *failure) {
-	ctx, giveUp := context.WithCancelCause(ctx)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.url, nil)
+	ctx, giveUp := abortable(ctx, at.url)
+	text := m.Append(make([]byte, 0, m.Size()))
+	small := len(text) <= writeChunk
+	if small {
+		ctx = r.traceWrite(ctx, t.writeTimeout, giveUp)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.url, bytes.NewReader(text))
 	if err != nil {
-		giveUp(nil)
 		return nil, broken(ctx, err, false)
 	}
-	text := m.Append(make([]byte, 0, m.Size()))
-	req.ContentLength = int64(len(text))
-	req.GetBody = func() (io.ReadCloser, error) {
-		return &body{r: bytes.NewReader(text), of: r, giveUp: giveUp, timeout: t.writeTimeout}, nil
+	if !small {
+		req.GetBody = func() (io.ReadCloser, error) {
+			return &body{r: bytes.NewReader(text), of: r, giveUp: giveUp, timeout: t.writeTimeout}, nil
+		}
+		req.Body, _ = req.GetBody()
 	}
-	req.Body, _ = req.GetBody()
 	header := http.Header{"Content-Type": contentJSON, "Accept": acceptBoth}
 	maps.Copy(header, own)
 	return t.do(req, at, header, r)
@@ -217,9 +251,9 @@ func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Messag
 // Values of headers that every POST has. They are not changed.
 var contentJSON, acceptBoth = []string{typeJSON}, []string{typeJSON + ", " + typeSSE}
 
-// A body is a request's, and tells how far that came: net/http begins to read it when there is a
-// connection. It cancels the request when none of it was read for the timeout: on HTTP/2 a server
-// can stop reading one request while the connection is fine, which timeoutConn cannot see.
+// A body is a large one of a request, and tells how far that came: net/http begins to read it when there is a
+// connection. It calls giveUp, unless that is nil, when none of it was read for the timeout: on HTTP/2 a
+// server can stop reading one request while the connection is fine, which timeoutConn cannot see.
 type body struct {
 	r       *bytes.Reader
 	of      *reach
@@ -243,6 +277,8 @@ func (b *body) watch() {
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
+	case b.giveUp == nil:
+		b.of.connect()
 	case b.stalled == nil:
 		b.of.connect()
 		b.stalled = time.AfterFunc(b.timeout, func() { b.giveUp(errStalled) })
