@@ -68,6 +68,17 @@ func (s *modern) Send(m *jsonrpc.Message) error {
 	return s.notify(m)
 }
 
+// SendNow implements [jsonrpc.Prompt] for requests, which are posted by goroutines of their own.
+func (s *modern) SendNow(m jsonrpc.Queued) bool {
+	if !m.IsRequest() || s.over() != nil {
+		return false
+	}
+	if m.Leave() {
+		s.request(m.Message)
+	}
+	return true
+}
+
 // request begins a call.
 func (s *modern) request(m *jsonrpc.Message) {
 	parent := s.work

@@ -72,6 +72,17 @@ func (s *serverSession) Send(m *jsonrpc.Message) error {
 	return nil
 }
 
+// SendNow implements [jsonrpc.Prompt] for requests, which are posted by goroutines of their own.
+func (s *serverSession) SendNow(m jsonrpc.Queued) bool {
+	if !m.IsRequest() || s.over() != nil {
+		return false
+	}
+	if m.Leave() {
+		_ = s.send(m.Message)
+	}
+	return true
+}
+
 func (s *serverSession) send(m *jsonrpc.Message) error {
 	if err := s.over(); err != nil {
 		return err
