@@ -14,6 +14,15 @@ type Conn interface {
 	Close() error
 }
 
+// A Direct is a Conn in memory whose reader need not be woken for each message.
+type Direct interface {
+	// OnSend sets a function that may handle a message in the goroutine that sends it, before Send
+	// returns. It is called for one message at a time, in order, and while Recv waits. If it returns
+	// false, because it would have to wait, Recv returns the message. OnSend(nil) ends that, and waits
+	// until the function has returned.
+	OnSend(handle func(m *Message) bool)
+}
+
 // CloseWith closes c. If c can carry a cause, the other side learns it: a stream of a link sends
 // the cause of a [*ClosedError] in its closing line. A bare [ErrClosed] is no cause.
 func CloseWith(c Conn, cause error) error {

@@ -48,6 +48,9 @@ func (h *pipeHalf) close(cause error) {
 }
 
 func (h *pipeHalf) send(messages []*Message) error {
+	if len(messages) == 1 && h.queue.Pass(Queued{Message: messages[0]}) {
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, m := range messages {
@@ -97,7 +100,7 @@ func (c *PipeConn) Recv() (*Message, error) {
 	return m, nil
 }
 
-// Take is [RecvAll]. Like PutAll and PutNow it has a name of its own, because a Conn that wraps a
+// Take is [RecvAll]. Like PutAll, PutNow and HandleWith it has a name of its own, because a Conn that wraps a
 // PipeConn and changes Recv or Send must not inherit these.
 func (c *PipeConn) Take(batch []*Message) ([]*Message, error) {
 	batch, err := c.in.queue.Take(batch)
@@ -115,6 +118,9 @@ func (c *PipeConn) PutAll(messages []*Message) error { return c.out.send(message
 
 // PutNow is SendNow of [Prompt].
 func (c *PipeConn) PutNow(m Queued) bool { return c.out.sendNow(m) }
+
+// HandleWith is OnSend of [Direct].
+func (c *PipeConn) HandleWith(handle func(*Message) bool) { c.in.queue.OnPass(handle) }
 
 // CloseWrite is a half-close: the other side receives io.EOF and may still send.
 func (c *PipeConn) CloseWrite() { c.out.end() }

@@ -15,8 +15,8 @@ const queueAtOnce = 64
 // when there is no room. Force never blocks and never fails for lack of room. A reader whose
 // messages cause others calls Wait before it reads on.
 //
-// All methods need L, the lock of the Queue's owner, to be held, except Take, Next and Run, which
-// lock it themselves. So a message leaves, and its owner marks it as sent, in one step.
+// All methods need L, the lock of the Queue's owner, to be held, except Take, Next, Run, OnPass and
+// Pass, which lock it themselves. So a message leaves, and its owner marks it as sent, in one step.
 type Queue struct {
 	L sync.Locker
 
@@ -29,9 +29,11 @@ type Queue struct {
 	err      error // of Finish or Close; nil: it takes messages
 	closed   bool  // by Close: nothing is sent any more
 	paused   bool
-	conn     Conn   // of Run; nil without one
-	prompt   Prompt // conn, if it is one
-	sending  bool   // Run is sending what it took
+	conn     Conn                // of Run; nil without one
+	prompt   Prompt              // conn, if it is one
+	sending  bool                // whoever took messages is not back for more: Run sends them, or a reader handles them
+	handle   func(*Message) bool // of OnPass
+	passing  bool                // Pass calls handle
 	within   time.Duration
 	lastSays func() []*Message
 	late     *time.Timer // closes conn if the last messages take too long
@@ -135,6 +137,43 @@ func (q *Queue) add(m Queued) {
 	}
 	q.line = append(q.line, m)
 	q.more.Signal()
+}
+
+// OnPass sets the function to which Pass passes messages; nil for none. It waits until an earlier one
+// has returned.
+func (q *Queue) OnPass(handle func(*Message) bool) {
+	q.L.Lock()
+	defer q.L.Unlock()
+	q.handle = handle
+	for q.passing {
+		q.more.Wait()
+	}
+}
+
+// Pass passes m on at once, in the goroutine of the caller, so that no other has to be woken: if OnPass
+// has set a function for that, no message is ahead of m, and whoever took the last ones is back for
+// more. Otherwise it returns false, and m is still to be put. No locks may be held that the function
+// takes. If the function returns false, because it would wait, m is the next message to be taken.
+func (q *Queue) Pass(m Queued) bool {
+	q.L.Lock()
+	defer q.L.Unlock()
+	if q.handle == nil || q.passing || q.sending || q.paused || q.err != nil || len(q.line) > 0 {
+		return false
+	}
+	if !m.Leave() {
+		return true
+	}
+	q.passing = true
+	handle := q.handle
+	q.L.Unlock()
+	done := handle(m.Message)
+	q.L.Lock()
+	q.passing = false
+	if !done && !q.closed {
+		q.line = slices.Insert(q.line, 0, Queued{Message: m.Message})
+	}
+	q.more.Broadcast()
+	return true
 }
 
 // Wait waits until r has room, or until less than times its bounds is in use: a factor above 1 is
@@ -288,8 +327,8 @@ func (q *Queue) takeUpTo(limit int, batch []*Message) ([]*Message, error) {
 	defer q.L.Unlock()
 	q.sending = false
 	for {
-		for len(q.line) == 0 || q.paused {
-			if q.err != nil || q.paused {
+		for len(q.line) == 0 || q.paused || q.passing {
+			if !q.passing && (q.err != nil || q.paused) {
 				return batch, q.err
 			}
 			q.more.Wait()

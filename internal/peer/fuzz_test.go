@@ -21,7 +21,7 @@ func FuzzPeers(f *testing.F) {
 			return
 		}
 		synctest.Test(t, func(t *testing.T) {
-			w := newChain(t)
+			w := newChain(t, len(script)%2 == 1)
 			for _, b := range script {
 				w.step(b&0xf, int(b>>4))
 			}
@@ -39,7 +39,7 @@ func FuzzPeersInOrder(f *testing.F) {
 			return
 		}
 		synctest.Test(t, func(t *testing.T) {
-			w := newChain(t)
+			w := newChain(t, len(script)%2 == 1)
 			for _, b := range script {
 				w.step(b&0xf, int(b>>4))
 				synctest.Wait()

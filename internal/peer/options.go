@@ -23,8 +23,8 @@ type Options struct {
 	Class func(m *jsonrpc.Message) jsonrpc.Class
 
 	// Ready is called before each message is handled. It waits until there is room for the messages
-	// that this will cause.
-	Ready func()
+	// that this will cause. If wait is false, it returns false instead of waiting.
+	Ready func(wait bool) bool
 
 	// Request handles a request. It must not wait for any answer.
 	Request func(r *Request)

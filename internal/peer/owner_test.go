@@ -22,7 +22,7 @@ func inShared(t *testing.T, test func(s *side, server *jsonrpc.PipeConn)) {
 			return 0
 		}})
 		near, server := jsonrpc.Pipe()
-		s.run(t, near)
+		s.run(t, near, true)
 		go func() {
 			for {
 				if _, err := server.Recv(); err != nil {
@@ -94,7 +94,7 @@ func TestHalfClose(t *testing.T) {
 		near, server := jsonrpc.Pipe()
 		c := s.call(`{}`)
 		s.HalfClose(&jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("enough")})
-		s.run(t, near)
+		s.run(t, near, true)
 		m, err := server.Recv()
 		if err != nil || m.Method != "work" {
 			t.Fatal(m, err)
@@ -129,7 +129,7 @@ func TestRequestsBehindTheEndAreRefused(t *testing.T) {
 			},
 		})
 		near, client := jsonrpc.Pipe()
-		s.run(t, near)
+		s.run(t, near, true)
 		s.End(&jsonrpc.ClosedError{Cause: jsonrpc.CauseClientGone})
 		for id := range int64(3) {
 			_ = client.Send(jsonrpc.NewRequest(jsonrpc.IntID(id), "ask", nil))

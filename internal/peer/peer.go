@@ -40,7 +40,8 @@
 //     does not read slows a server down.
 //
 // Goroutines: [Peer.Run] reads on its caller's goroutine, and starts one that writes. It waits for
-// it.
+// it. From a [jsonrpc.Direct], messages are handled by whoever sends them while Run waits for one, in
+// the same order and one at a time, but only if that cannot wait (6).
 package peer
 
 import (
@@ -135,6 +136,10 @@ func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCaus
 
 // read owns Recv of c.
 func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
+	if c, ok := c.(jsonrpc.Direct); ok {
+		c.OnSend(p.receiveNow)
+		defer c.OnSend(nil)
+	}
 	var batch []*jsonrpc.Message
 	halfClosed := false
 	for {
@@ -148,7 +153,7 @@ func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
 		switch {
 		case err == nil:
 		case invalid:
-			p.ready()
+			p.ready(true)
 			p.invalid(bad)
 		case err != io.EOF || p.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
 			return jsonrpc.Closed(err)
@@ -162,20 +167,27 @@ func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
 	}
 }
 
-func (p *Peer) ready() {
-	if p.o.Ready != nil {
-		p.o.Ready()
+// ready is Options.Ready.
+func (p *Peer) ready(wait bool) bool { return p.o.Ready == nil || p.o.Ready(wait) }
+
+// receiveNow is receive in the goroutine of whoever has sent m. It returns false if it might have to
+// wait: Notified and Request may, unless Ready has waited for them.
+func (p *Peer) receiveNow(m *jsonrpc.Message) bool {
+	if m.Batch != nil || p.o.Ready == nil && !m.IsResponse() || !p.ready(false) {
+		return false
 	}
+	p.handle(m, nil)
+	return true
 }
 
 // receive handles one message, or an array.
 func (p *Peer) receive(m *jsonrpc.Message) {
 	if m.Batch == nil {
-		p.ready()
+		p.ready(true)
 		p.handle(m, nil)
 		return
 	}
-	p.ready()
+	p.ready(true)
 	if p.o.Apart {
 		for _, e := range m.Batch {
 			e.Related, e.From = cmp.Or(e.Related, m.Related), cmp.Or(e.From, m.From)

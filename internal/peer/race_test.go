@@ -39,7 +39,7 @@ func TestRaces(t *testing.T) {
 					if i%67 == 0 {
 						runtime.GOMAXPROCS([]int{1, 2, 8}[i/67])
 					}
-					synctest.Test(t, func(t *testing.T) { race(t, racers[a], racers[b]) })
+					synctest.Test(t, func(t *testing.T) { race(t, i%2 == 1, racers[a], racers[b]) })
 					if t.Failed() {
 						return
 					}
@@ -49,9 +49,9 @@ func TestRaces(t *testing.T) {
 	}
 }
 
-// race makes a call each way, and one more that is on its way, and runs two racers.
-func race(t *testing.T, racers ...func(*chain)) {
-	w := newChain(t)
+// race makes a call each way, and one more that is on its way, and runs two racers. direct is as in newChain.
+func race(t *testing.T, direct bool, racers ...func(*chain)) {
+	w := newChain(t, direct)
 	w.client.call(`{}`)
 	w.server.call(`{}`)
 	synctest.Wait()
@@ -68,12 +68,12 @@ func race(t *testing.T, racers ...func(*chain)) {
 // of the client are handled nevertheless (6).
 func TestClientIsAlwaysListenedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newChain(t)
+		w := newChain(t, false)
 		w.server.conn.Close()
 		synctest.Wait()
 		stuck, _ := jsonrpc.Pipe() // nobody reads the other end
 		w.far = newSide("far", peer.Options{Name: "files", Full: func(*jsonrpc.Message) {}, Room: jsonrpc.Room{Messages: 4}})
-		w.far.run(t, stuck)
+		w.far.run(t, stuck, false)
 		for range 200 {
 			w.client.call(`{}`)
 		}
@@ -102,8 +102,8 @@ func TestOneStimulus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, server := newSide("ours", peer.Options{}), newSide("server", peer.Options{})
 		a, b := jsonrpc.Pipe()
-		ours.run(t, a)
-		server.run(t, b)
+		ours.run(t, a, true)
+		server.run(t, b, true)
 		waits, list := ours.call(`{}`), ours.call(`{}`)
 		list.Works = false
 		synctest.Wait()
@@ -188,7 +188,7 @@ func TestTellNeverFollowsTheAnswer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ours, theirs := jsonrpc.Pipe()
 			s := newSide("ours", peer.Options{})
-			s.run(t, ours)
+			s.run(t, ours, true)
 			_ = theirs.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "tools/call", nil))
 			synctest.Wait()
 			r := s.open[0]

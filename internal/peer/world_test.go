@@ -43,6 +43,11 @@ func (c *tap) SendNow(m jsonrpc.Queued) bool {
 	return now
 }
 
+// A directTap is a tap that implements [jsonrpc.Direct].
+type directTap struct{ *tap }
+
+func (c directTap) OnSend(handle func(*jsonrpc.Message) bool) { c.HandleWith(handle) }
+
 // A leaving message notes whether it has left.
 type leaving struct {
 	jsonrpc.Queued
@@ -107,10 +112,14 @@ func (s *side) settles(r *peer.Request) {
 	})
 }
 
-func (s *side) run(t *testing.T, c *jsonrpc.PipeConn) {
+func (s *side) run(t *testing.T, c *jsonrpc.PipeConn, direct bool) {
 	s.conn = &tap{PipeConn: c}
+	var conn jsonrpc.Conn = s.conn
+	if direct {
+		conn = directTap{s.conn}
+	}
 	go func() {
-		err := s.Run(t.Context(), s.conn)
+		err := s.Run(t.Context(), conn)
 		s.End(err)
 		s.done <- err
 	}()
@@ -144,20 +153,30 @@ type chain struct {
 	client, near, far, server *side
 }
 
-func newChain(t *testing.T) *chain {
+// newChain returns one. Its readers handle messages in the goroutines of the senders where they can, if
+// direct is set.
+func newChain(t *testing.T, direct bool) *chain {
 	w := &chain{client: newSide("client", peer.Options{}), server: newSide("server", peer.Options{})}
-	w.near = newSide("near", peer.Options{Request: func(r *peer.Request) { w.forward(r, w.near, w.far) }})
+	w.near = newSide("near", peer.Options{
+		Request: func(r *peer.Request) { w.forward(r, w.near, w.far) },
+		Ready:   func(bool) bool { return true },
+	})
 	w.far = newSide("far", peer.Options{
 		Name: "files", Request: func(r *peer.Request) { w.forward(r, w.far, w.near) },
-		Ready: func() { w.near.Wait(1) },
-		Full:  func(*jsonrpc.Message) {}, Room: jsonrpc.Room{Messages: 4},
+		Ready: func(wait bool) bool {
+			if wait {
+				w.near.Wait(1)
+			}
+			return w.near.Roomy(1)
+		},
+		Full: func(*jsonrpc.Message) {}, Room: jsonrpc.Room{Messages: 4},
 	})
 	a, b := jsonrpc.Pipe()
 	c, d := jsonrpc.Pipe()
-	w.client.run(t, a)
-	w.near.run(t, b)
-	w.far.run(t, c)
-	w.server.run(t, d)
+	w.client.run(t, a, direct)
+	w.near.run(t, b, direct)
+	w.far.run(t, c, direct)
+	w.server.run(t, d, direct)
 	return w
 }
 

@@ -187,13 +187,17 @@ const patience = time.Second
 
 // ready waits for spare room before a message of the client is handled, because a client may
 // briefly ask faster than it reads. A client that does not read at all is ended.
-func (s *session) ready() {
+func (s *session) ready(wait bool) bool {
 	if s.client.Roomy(clientSpare) {
-		return
+		return true
+	}
+	if !wait {
+		return false
 	}
 	timer := time.AfterFunc(patience, func() { s.cancel(jsonrpc.Closed(errors.New("the client does not read"))) })
 	defer timer.Stop()
 	s.client.Wait(clientSpare)
+	return true
 }
 
 // invalid answers an unusable message. The answer has its id unless that could be the id of an open

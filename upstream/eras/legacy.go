@@ -112,14 +112,24 @@ func (l *legacy) stop() {
 
 // readyForClient waits until both queues have room for what a message of the client may cause. Neither depends on
 // the client.
-func (l *legacy) readyForClient() {
+func (l *legacy) readyForClient(wait bool) bool {
+	if !wait {
+		return l.modern.Roomy(1) && l.client.Roomy(1)
+	}
 	l.modern.Wait(1)
 	l.client.Wait(1)
+	return true
 }
 
 // readyForModern waits for room towards the client alone: retries and listens that a message of the upstream
 // causes are bounded by the open calls.
-func (l *legacy) readyForModern() { l.client.Wait(1) }
+func (l *legacy) readyForModern(wait bool) bool {
+	if !wait {
+		return l.client.Roomy(1)
+	}
+	l.client.Wait(1)
+	return true
+}
 
 // ignore answers a request of the upstream: modern servers ask in results.
 func (l *legacy) ignore(r *peer.Request) {

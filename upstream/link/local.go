@@ -149,6 +149,9 @@ func (c *localConn) SendNow(m jsonrpc.Queued) bool {
 	return c.pipe.PutNow(m)
 }
 
+// OnSend implements [jsonrpc.Direct].
+func (c *localConn) OnSend(handle func(*jsonrpc.Message) bool) { c.pipe.HandleWith(handle) }
+
 // passed returns what of m travels. The other end owns it, but shares the bytes, which nobody
 // changes.
 func passed(m *jsonrpc.Message) *jsonrpc.Message {

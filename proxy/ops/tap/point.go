@@ -94,6 +94,18 @@ func (c *conn) SendNow(m jsonrpc.Queued) bool {
 	return ok && c.taps.now.Load() == nil && prompt.SendNow(m)
 }
 
+// OnSend implements [jsonrpc.Direct], if the Conn is one, while nobody looks.
+func (c *conn) OnSend(handle func(*jsonrpc.Message) bool) {
+	direct, ok := c.Conn.(jsonrpc.Direct)
+	switch {
+	case !ok:
+	case handle == nil:
+		direct.OnSend(nil)
+	default:
+		direct.OnSend(func(m *jsonrpc.Message) bool { return c.taps.now.Load() == nil && handle(m) })
+	}
+}
+
 // CloseCause is [jsonrpc.CloseWith].
 func (c *conn) CloseCause(cause error) error { return jsonrpc.CloseWith(c.Conn, cause) }
 
