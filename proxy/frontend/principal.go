@@ -49,22 +49,34 @@ func (c *principalConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, e
 	return c.in.Take(batch)
 }
 
+// OnSend implements [jsonrpc.Direct].
+func (c *principalConn) OnSend(handle func(*jsonrpc.Message) bool) { c.in.OnPass(handle) }
+
 // ask enters a request and owns m from then on. Messages for it are written to out; tasks are the
 // client's names in it. The caller must call abandon at the end.
 func (c *principalConn) ask(m *jsonrpc.Message, out *responder, tasks map[string]string) *waiter {
 	p := &waiter{c: c, out: out, clientID: m.ID, method: m.Method, tasks: tasks, wake: make(chan struct{}, 1)}
 	p.backlog = streamBacklog{of: c.backlog, cut: p.cut}
+	if m := (jsonrpc.Queued{Message: m, Of: p}); c.enter(p, m.Message) && !c.in.Pass(m) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.in.Force(m)
+	}
+	return p
+}
+
+// enter gives a request its id. It returns false if the connection has ended, which answers it.
+func (c *principalConn) enter(p *waiter, m *jsonrpc.Message) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastID++
 	p.id = c.lastID
 	if c.waiting.Add(p.id, p) != nil {
 		p.failLocked(closing(jsonrpc.NotSent))
-		return p
+		return false
 	}
 	m.ID = jsonrpc.IntID(p.id)
-	c.in.Force(jsonrpc.Queued{Message: m, Of: p})
-	return p
+	return true
 }
 
 // name puts the connection's id of a request where a message of an extension names it by the id that

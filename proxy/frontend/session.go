@@ -76,6 +76,9 @@ func (s *httpSession) Recv() (*jsonrpc.Message, error) {
 	return s.in.Next()
 }
 
+// OnSend implements [jsonrpc.Direct].
+func (s *httpSession) OnSend(handle func(*jsonrpc.Message) bool) { s.in.OnPass(handle) }
+
 // answer makes Recv return m, an answer that the client cannot give. It does nothing if s is nil.
 func (s *httpSession) answer(m *jsonrpc.Message) {
 	if s != nil {
@@ -116,6 +119,9 @@ func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, 
 // deliver passes messages to Recv, and waits for room. rd is the result of expect for them. If the
 // client leaves meanwhile, it withdraws the remaining messages.
 func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonrpc.Message) error {
+	if len(messages) == 1 && messages[0].IsRequest() && s.pass(messages[0]) {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, m := range messages {
@@ -132,11 +138,34 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 		if m.Method == mcp.MethodCancelled && !s.sse {
 			s.cancelledLocked(m)
 		}
-		if s.said != nil && s.said.note(m) {
-			s.keeper.note(s.id)
-		}
+		s.noteLocked(m)
 	}
 	return nil
+}
+
+// pass has a request handled in this goroutine, unless others are ahead of it.
+func (s *httpSession) pass(m *jsonrpc.Message) bool {
+	var said *jsonrpc.Message
+	if s.said != nil { // whoever handles m owns it
+		mine := *m
+		said = &mine
+	}
+	if !s.in.Pass(jsonrpc.Queued{Message: m}) {
+		return false
+	}
+	if said != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.noteLocked(said)
+	}
+	return true
+}
+
+// noteLocked remembers what a client says once, for another replica.
+func (s *httpSession) noteLocked(m *jsonrpc.Message) {
+	if s.said != nil && s.said.note(m) {
+		s.keeper.note(s.id)
+	}
 }
 
 // withdrawLocked removes the requests among messages for which rd waits.
