@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -15,8 +16,8 @@ const queueAtOnce = 64
 // when there is no room. Force never blocks and never fails for lack of room. A reader whose
 // messages cause others calls Wait before it reads on.
 //
-// All methods need L, the lock of the Queue's owner, to be held, except Take, Next, Run, OnPass and
-// Pass, which lock it themselves. So a message leaves, and its owner marks it as sent, in one step.
+// All methods need L, the lock of the Queue's owner, to be held, except Take, Next, Run, Start, OnPass
+// and Pass, which lock it themselves. So a message leaves, and its owner marks it as sent, in one step.
 type Queue struct {
 	L sync.Locker
 
@@ -31,6 +32,8 @@ type Queue struct {
 	paused   bool
 	conn     Conn                // of Run; nil without one
 	prompt   Prompt              // conn, if it is one
+	over     func(error)         // of Start, until it is called
+	sends    bool                // the goroutine of Start runs
 	sending  bool                // whoever took messages is not back for more: Run sends them, or a reader handles them
 	handle   func(*Message) bool // of OnPass
 	passing  bool                // Pass calls handle
@@ -136,7 +139,17 @@ func (q *Queue) add(m Queued) {
 		return
 	}
 	q.line = append(q.line, m)
-	q.more.Signal()
+	q.wake()
+}
+
+// wake has what waits taken, or the end noticed.
+func (q *Queue) wake() {
+	if q.over != nil && !q.sends {
+		q.sends = true
+		go q.sendWaiting()
+		return
+	}
+	q.more.Broadcast()
 }
 
 // OnPass sets the function to which Pass passes messages; nil for none. It waits until an earlier one
@@ -233,7 +246,7 @@ func (q *Queue) Release(c Class, first ...*Message) {
 		}
 		return free
 	})
-	q.more.Signal()
+	q.wake()
 }
 
 // Drop removes the unwanted messages, queued or held, as if they had never been put.
@@ -258,7 +271,7 @@ func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) 
 	}
 	q.err, q.within, q.lastSays, q.held = Closed(err), within, last, nil
 	q.bound()
-	q.more.Broadcast()
+	q.wake()
 	q.room.Broadcast()
 }
 
@@ -279,7 +292,7 @@ func (q *Queue) Close(err error) {
 		q.err = Closed(err)
 	}
 	q.closed, q.line, q.held = true, nil, nil
-	q.more.Broadcast()
+	q.wake()
 	q.room.Broadcast()
 }
 
@@ -287,7 +300,7 @@ func (q *Queue) Close(err error) {
 // Run after Pause(false). Meanwhile Wait does not block.
 func (q *Queue) Pause(on bool) {
 	q.paused = on
-	q.more.Broadcast()
+	q.wake()
 	q.room.Broadcast()
 }
 
@@ -367,23 +380,60 @@ func (q *Queue) freed() {
 // was sent. Otherwise it returns the error of Close or Send.
 func (q *Queue) Run(c Conn) error {
 	q.L.Lock()
+	q.begin(c)
+	q.L.Unlock()
+	err := q.send(c)
+	q.end()
+	return err
+}
+
+// Start is Run in a goroutine, which calls over with the result. If c is a [Prompt], there is a goroutine
+// only while something waits that c did not take at once, and at the end.
+func (q *Queue) Start(c Conn, over func(error)) {
+	q.L.Lock()
+	defer q.L.Unlock()
+	q.begin(c)
+	q.over = over
+	if q.prompt == nil || q.busy() {
+		q.wake()
+	}
+}
+
+// sendWaiting is the goroutine of Start.
+func (q *Queue) sendWaiting() {
+	err := q.send(q.conn)
+	if err == errRests {
+		return
+	}
+	over := q.over
+	q.end()
+	over(err)
+}
+
+func (q *Queue) begin(c Conn) {
 	q.conn = c
 	q.prompt, _ = c.(Prompt)
 	q.bound()
-	q.L.Unlock()
-	err := q.send(c)
+}
+
+func (q *Queue) end() {
 	q.L.Lock()
 	defer q.L.Unlock()
-	q.conn, q.prompt = nil, nil
+	q.conn, q.prompt, q.over, q.sends = nil, nil, nil, false
 	if q.late != nil {
 		q.late.Stop()
 	}
-	return err
 }
+
+// errRests is the result of send if nothing waits, and wake starts the next goroutine.
+var errRests = errors.New("nothing waits")
 
 func (q *Queue) send(c Conn) error {
 	var batch []*Message
 	for {
+		if q.rests() {
+			return errRests
+		}
 		batch, _ = q.Take(batch[:0])
 		if len(batch) == 0 {
 			return q.finish(c)
@@ -393,6 +443,20 @@ func (q *Queue) send(c Conn) error {
 		}
 		clear(batch) // do not keep messages alive while idle
 	}
+}
+
+// busy reports whether Take would return at once.
+func (q *Queue) busy() bool { return len(q.line) > 0 || q.err != nil || q.paused }
+
+// rests ends the goroutine of Start if it has a Prompt and nothing to do.
+func (q *Queue) rests() bool {
+	q.L.Lock()
+	defer q.L.Unlock()
+	if q.over == nil || q.prompt == nil || q.busy() {
+		return false
+	}
+	q.sends, q.sending = false, false
+	return true
 }
 
 // finish sends the last messages, unless the Queue was closed or paused.

@@ -39,8 +39,8 @@
 //     to read the answers to its own requests. So cancellations always pass, and only a client that
 //     does not read slows a server down.
 //
-// Goroutines: [Peer.Run] reads on its caller's goroutine, and starts one that writes. It waits for
-// it. From a [jsonrpc.Direct], messages are handled by whoever sends them while Run waits for one, in
+// Goroutines: [Peer.Run] reads on its caller's goroutine, and has one that writes, but to a
+// [jsonrpc.Prompt] only while something waits. It waits for it. From a [jsonrpc.Direct], messages are handled by whoever sends them while Run waits for one, in
 // the same order and one at a time, but only if that cannot wait (6).
 package peer
 
@@ -97,7 +97,7 @@ func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
 		jsonrpc.CloseWith(c, context.Cause(ctx))
 	})
 	written := make(chan struct{})
-	go func() { defer close(written); p.write(ctx, c, end) }()
+	p.out.Start(c, func(err error) { defer close(written); p.wrote(ctx, c, err, end) })
 	end(p.read(ctx, c))
 	<-written
 	<-closed
@@ -110,9 +110,8 @@ func (p *Peer) pause(on bool) {
 	p.out.Pause(on)
 }
 
-// write owns Send of c.
-func (p *Peer) write(ctx context.Context, c jsonrpc.Conn, end context.CancelCauseFunc) {
-	err := p.out.Run(c)
+// wrote handles the end of sending on c.
+func (p *Peer) wrote(ctx context.Context, c jsonrpc.Conn, err error, end context.CancelCauseFunc) {
 	if err == nil {
 		p.mu.Lock()
 		cause, stays := p.out.Err(), p.halfClosed

@@ -20,7 +20,12 @@ func (t *Taps) Conn(p observe.Point, c jsonrpc.Conn) jsonrpc.Conn {
 	}
 	tapped := &conn{Conn: c, taps: t, at: p}
 	tapped.received.in, tapped.sent.in = !p.Away, p.Away
-	return tapped
+	prompt, ok := c.(jsonrpc.Prompt)
+	direct, both := c.(jsonrpc.Direct)
+	if !ok || !both {
+		return tapped
+	}
+	return &memoryConn{tapped, prompt, direct}
 }
 
 // A conn is a Conn at a Point.
@@ -88,24 +93,6 @@ func (c *conn) SendAll(batch []*jsonrpc.Message) error {
 	return jsonrpc.SendAll(c.Conn, batch)
 }
 
-// SendNow implements [jsonrpc.Prompt], if the Conn is one and nobody looks.
-func (c *conn) SendNow(m jsonrpc.Queued) bool {
-	prompt, ok := c.Conn.(jsonrpc.Prompt)
-	return ok && c.taps.now.Load() == nil && prompt.SendNow(m)
-}
-
-// OnSend implements [jsonrpc.Direct], if the Conn is one, while nobody looks.
-func (c *conn) OnSend(handle func(*jsonrpc.Message) bool) {
-	direct, ok := c.Conn.(jsonrpc.Direct)
-	switch {
-	case !ok:
-	case handle == nil:
-		direct.OnSend(nil)
-	default:
-		direct.OnSend(func(m *jsonrpc.Message) bool { return c.taps.now.Load() == nil && handle(m) })
-	}
-}
-
 // CloseCause is [jsonrpc.CloseWith].
 func (c *conn) CloseCause(cause error) error { return jsonrpc.CloseWith(c.Conn, cause) }
 
@@ -114,6 +101,27 @@ func (c *conn) CloseWrite() {
 	if half, ok := c.Conn.(interface{ CloseWrite() }); ok {
 		half.CloseWrite()
 	}
+}
+
+// A memoryConn is a conn over a Conn in memory.
+type memoryConn struct {
+	*conn
+	prompt jsonrpc.Prompt
+	direct jsonrpc.Direct
+}
+
+// SendNow implements [jsonrpc.Prompt] while nobody looks.
+func (c *memoryConn) SendNow(m jsonrpc.Queued) bool {
+	return c.taps.now.Load() == nil && c.prompt.SendNow(m)
+}
+
+// OnSend implements [jsonrpc.Direct] while nobody looks.
+func (c *memoryConn) OnSend(handle func(*jsonrpc.Message) bool) {
+	if handle == nil {
+		c.direct.OnSend(nil)
+		return
+	}
+	c.direct.OnSend(func(m *jsonrpc.Message) bool { return c.taps.now.Load() == nil && handle(m) })
 }
 
 // pass offers messages in the direction there to the taps, and matches responses with requests in the direction back.
