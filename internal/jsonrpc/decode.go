@@ -60,9 +60,9 @@ func (l Limits) Decode(data []byte) (*Message, error) {
 	return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "not a JSON object"}
 }
 
-// DecodeOwn decodes what [Message.Append] wrote, at the other end of a link, where the content need
-// not be checked again. It reads the head of the envelope and takes the value at the end unread. It
-// passes everything that does not start as Append starts to [Decode].
+// DecodeOwn decodes what [Message.Append] wrote, where the content need not be checked again. It
+// reads the head of the envelope and takes the value at the end unread. It passes everything that
+// does not start as Append starts to [Decode].
 func DecodeOwn(data []byte) (*Message, error) {
 	m := &Message{}
 	rest, ok := bytes.CutPrefix(data, []byte(`{"jsonrpc":"2.0"`))

@@ -12,7 +12,7 @@ import (
 )
 
 // wires are the carriers that benchmarks compare.
-var wires = []string{"ring", "unix", "tcp", "tls", "ws"}
+var wires = []string{"pipe", "unix", "tcp", "tls", "ws"}
 
 // wired returns a Client that is linked to an echo over a carrier.
 func wired(b *testing.B, name string) *Client {

@@ -29,18 +29,13 @@ type Client struct {
 	// no id.
 	ID string
 
-	// HelloTimeout is how long a host may take to answer a hello; zero means 30 s, and an
-	// hour in one process. After that the link ends, since a stream whose hello is not
-	// answered cannot be closed without harm to the link.
+	// HelloTimeout is how long a host may take to answer a hello; zero means 30 s. After
+	// that the link ends, since a stream whose hello is not answered cannot be closed
+	// without harm to the link.
 	HelloTimeout time.Duration
 
 	// Heartbeat finds a host that is gone without closing the link.
 	Heartbeat Heartbeat
-
-	// Trusted is for a host in this process: its messages are not checked a
-	// second time, and there is no control stream, so no heartbeat and no
-	// announcement. It must be the same at both ends.
-	Trusted bool
 
 	// Announced, if not nil, is called with the host's announcement when a link is up,
 	// and whenever the announcement changes. Lost, if not nil, is called when a link that
@@ -76,11 +71,7 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	over := make(chan struct{})
 	defer close(over)
 	var talk sync.WaitGroup
-	if c.Trusted {
-		c.current.attach(l, over)
-	} else {
-		talk.Go(func() { c.control(l, over) })
-	}
+	talk.Go(func() { c.control(l, over) })
 	_, err = l.y.AcceptStreamWithContext(ctx) // returns at the end, as hosts open none
 	switch {
 	case ctx.Err() != nil:
@@ -94,7 +85,7 @@ func (c *Client) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 	l.part(err, byeTimeout)
 	err = l.close(err)
 	talk.Wait()
-	up := c.Trusted || l.begun()
+	up := l.begun()
 	if up && c.Lost != nil {
 		c.Lost(l.event, err)
 	}
@@ -120,7 +111,7 @@ func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 		carrier.Close()
 		return nil, jsonrpc.Closed(err)
 	}
-	return newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log), c.Trusted), c.Trusted)
+	return newLink(carrier, yamux.Client, newConfig(orDiscard(c.Log)))
 }
 
 // control sends the hello of the link and then reads the host's announcements.
@@ -154,14 +145,13 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 }
 
 func (c *Client) helloTimeout() time.Duration {
-	return cmp.Or(c.HelloTimeout, timeout(30*time.Second, c.Trusted))
+	return cmp.Or(c.HelloTimeout, 30*time.Second)
 }
 
-// Open opens a stream to an upstream, with the headers in ctx (jsonrpc.ForwardedIn), which may be
-// secrets and are for a Trusted link only. It waits until Serve has its first link and the host
-// has answered the hello, or until ctx ends. After a link was lost, it waits only a second
-// for the next. Every error is a [*jsonrpc.ClosedError] with Delivered false and, if the
-// host refused, its cause.
+// Open opens a stream to an upstream. Headers of clients, which may be secrets, stay in this
+// process. Open waits until Serve has its first link and the host has answered the hello, or
+// until ctx ends. After a link was lost, it waits only a second for the next. Every error is a
+// [*jsonrpc.ClosedError] with Delivered false and, if the host refused, its cause.
 func (c *Client) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	k, err := c.openSoon(ctx, h)
 	if err != nil {
@@ -223,7 +213,7 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLate, Err: context.Cause(ctx)})
 	}
 	if !l.spawn(func() {
-		k, err := c.openOn(l, h, jsonrpc.ForwardedIn(ctx))
+		k, err := c.openOn(l, h)
 		select {
 		case opened <- result{k, err}:
 		case <-ctx.Done():
@@ -246,9 +236,9 @@ func (c *Client) try(ctx context.Context, l *link, h Hello) (*conn, error) {
 // openOn opens a stream and sends its hello. It frees its place in l.opening when the
 // stream is open or, if the host refused it, closed at both ends: until then the host counts
 // it.
-func (c *Client) openOn(l *link, h Hello, headers map[string][]string) (*conn, error) {
+func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 	opened := func() { <-l.opening }
-	hello, err := h.line(headers)
+	hello, err := h.line()
 	if err != nil {
 		opened()
 		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause(err.Error())}

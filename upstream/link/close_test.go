@@ -128,7 +128,7 @@ func TestEnds(t *testing.T) {
 					hear()
 				}
 				if !tt.linkIsGone {
-					noStreams(t, l)
+					onlyControl(t, l)
 				}
 			})
 		}
@@ -157,7 +157,7 @@ func TestClosingLineComesLast(t *testing.T) {
 		}
 		wantEnd(t, c, "exit status 3", true)
 	}
-	noStreams(t, current(t, p.client))
+	onlyControl(t, current(t, p.client))
 }
 
 // TestCloseWhileBothSend closes streams whose two windows are full: nobody may
@@ -197,7 +197,7 @@ func TestCloseWhileBothSend(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			noStreams(t, current(t, p.client))
+			onlyControl(t, current(t, p.client))
 		})
 	}
 }
@@ -205,40 +205,50 @@ func TestCloseWhileBothSend(t *testing.T) {
 // TestRaces lets everything that can end a stream happen at once, 200 times.
 func TestRaces(t *testing.T) {
 	for range 200 {
-		p := join(t, &Client{}, &Server{Handle: func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
-			var wg sync.WaitGroup
+		p := join(t, &Client{}, &Server{Handle: racing(t)})
+		race(t, p.client.Open, func() { p.far.Close() }, func() { p.near.Close() }, p.stop)
+	}
+}
+
+// racing returns a host that sends, receives and perhaps closes, all at once.
+func racing(t *testing.T) Handler {
+	return func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+		var wg sync.WaitGroup
+		wg.Go(func() { untilClosed(t, func() error { return c.Send(numbered(1)) }) })
+		wg.Go(func() { untilClosed(t, func() error { _, err := c.Recv(); return err }) })
+		maybe(func() { jsonrpc.CloseWith(c, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(0)}) })
+		maybe(func() { c.Close() })
+		wg.Wait()
+		return errClosed
+	}
+}
+
+// race does the same at the proxy's end of four streams, while some of ends may happen.
+func race(t *testing.T, open func(context.Context, Hello) (jsonrpc.Conn, error), ends ...func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			c, err := open(ctx, hello)
+			if err != nil {
+				if !errors.Is(err, jsonrpc.ErrClosed) {
+					t.Errorf("Open: %v, want ErrClosed", err)
+				}
+				return
+			}
 			wg.Go(func() { untilClosed(t, func() error { return c.Send(numbered(1)) }) })
 			wg.Go(func() { untilClosed(t, func() error { _, err := c.Recv(); return err }) })
-			maybe(func() { jsonrpc.CloseWith(c, &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(0)}) })
 			maybe(func() { c.Close() })
-			wg.Wait()
-			return errClosed
-		}})
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				c, err := p.client.Open(ctx, hello)
-				if err != nil {
-					if !errors.Is(err, jsonrpc.ErrClosed) {
-						t.Errorf("Open: %v, want ErrClosed", err)
-					}
-					return
-				}
-				wg.Go(func() { untilClosed(t, func() error { return c.Send(numbered(1)) }) })
-				wg.Go(func() { untilClosed(t, func() error { _, err := c.Recv(); return err }) })
-				maybe(func() { c.Close() })
-				maybe(func() { c.Close() })
-				<-ctx.Done()
-				c.Close()
-			})
-		}
-		maybe(func() { p.far.Close() })
-		maybe(func() { p.near.Close() })
-		maybe(p.stop)
-		cancel()
-		wg.Wait()
+			maybe(func() { c.Close() })
+			<-ctx.Done()
+			c.Close()
+		})
 	}
+	for _, end := range ends {
+		maybe(end)
+	}
+	cancel()
+	wg.Wait()
 }
 
 func untilClosed(t *testing.T, do func() error) {
@@ -264,7 +274,7 @@ func maybe(fn func()) {
 // TestSlowProxy reads what a host sent only when yamux, had the host closed its
 // stream, would long have forgotten it.
 func TestSlowProxy(t *testing.T) {
-	config := newConfig(orDiscard(nil), false)
+	config := newConfig(orDiscard(nil))
 	config.StreamCloseTimeout = 50 * time.Millisecond
 	near, far := rawPair(t, config)
 	for n := range 500 {
@@ -285,7 +295,7 @@ func TestSlowProxy(t *testing.T) {
 
 // TestUnreadProxy closes towards a proxy that only sends: it gets closeTimeout.
 func TestUnreadProxy(t *testing.T) {
-	config := newConfig(orDiscard(nil), false)
+	config := newConfig(orDiscard(nil))
 	config.StreamCloseTimeout = 10 * time.Millisecond
 	near, far := rawPair(t, config)
 	far.Close()
@@ -295,17 +305,16 @@ func TestUnreadProxy(t *testing.T) {
 
 // rawPair returns both ends of one stream, without a Client and a Server.
 func rawPair(t *testing.T, config *yamux.Config) (*conn, *conn) {
-	a, b := Ring()
+	a, b := net.Pipe()
 	return rawPairOver(t, config, a, b)
 }
 
 func rawPairOver(t *testing.T, config *yamux.Config, a, b net.Conn) (*conn, *conn) {
-	_, trusted := a.(*ringConn)
-	nearLink, err := newLink(a, yamux.Client, config, trusted)
+	nearLink, err := newLink(a, yamux.Client, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostLink, err := newLink(b, yamux.Server, config, trusted)
+	hostLink, err := newLink(b, yamux.Server, config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"io"
 	"sync"
 )
@@ -47,6 +48,12 @@ func (c *coalescer) Write(p []byte) (int, error) {
 		c.ready.Signal()
 	}
 	return len(p), nil
+}
+
+// announcesBody reports whether p is the header of a yamux frame with a body: version 0, type
+// data, flags and stream, length. yamux writes the body next.
+func announcesBody(p []byte) bool {
+	return len(p) == 12 && p[0] == 0 && p[1] == 0 && binary.BigEndian.Uint32(p[8:]) > 0
 }
 
 // run writes pending data until an error.

@@ -13,9 +13,9 @@ import (
 // closed stream and does not receive.
 func TestConn(t *testing.T) {
 	t.Parallel()
-	config := newConfig(orDiscard(nil), false)
+	config := newConfig(orDiscard(nil))
 	config.StreamCloseTimeout = 200 * time.Millisecond
-	t.Run("ring", func(t *testing.T) {
+	t.Run("pipe", func(t *testing.T) {
 		conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) { return rawPair(t, config) })
 	})
 	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {

@@ -28,7 +28,7 @@ type conn struct {
 	// Static after construction.
 	stream *stream
 	out    *jsonrpc.LineWriter
-	limits jsonrpc.Limits // of a message that must be checked
+	limits jsonrpc.Limits // of a message
 
 	// Set before c can be closed.
 	host     bool   // c is the host's end, which sends a closing line
@@ -46,9 +46,7 @@ func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 	s := &stream{y: y, link: l, over: make(chan struct{})}
 	l.enter(s)
 	c := &conn{stream: s, out: jsonrpc.NewLineWriter(s), limits: limits, lines: jsonrpc.NewLineReader(s, limits)}
-	if !l.trusted { // a line in memory is complete
-		c.lines.Bound(s)
-	}
+	c.lines.Bound(s)
 	return c
 }
 
@@ -56,16 +54,15 @@ func newConn(l *link, y *yamux.Stream, limits jsonrpc.Limits) *conn {
 // and Send fails from then on.
 func (c *conn) Recv() (*jsonrpc.Message, error) {
 	var related jsonrpc.ID
-	var forwarded *jsonrpc.Forwarded
 	for {
 		line, err := c.line()
 		if err != nil {
 			return nil, err
 		}
 		if !isNote(line) {
-			m, err := c.decode(line)
+			m, err := c.limits.Decode(line)
 			if err == nil {
-				m.Related, m.Forwarded = related, forwarded
+				m.Related = related
 			}
 			return m, err
 		}
@@ -74,24 +71,10 @@ func (c *conn) Recv() (*jsonrpc.Message, error) {
 			return nil, err
 		}
 		if n.closed != nil {
-			if !c.stream.link.trusted {
-				n.closed = plain(n.closed)
-			}
-			return nil, c.shut(n.closed, nil, longAgo)
+			return nil, c.shut(plain(n.closed), nil, longAgo)
 		}
-		related, forwarded = n.related, nil            // zero for a note of a later version
-		if n.headers != nil && c.stream.link.trusted { // another process says nothing about clients
-			forwarded = &jsonrpc.Forwarded{To: n.headers}
-		}
+		related = n.related // zero for a note of a later version
 	}
-}
-
-// decode decodes a message, without checks if the other end is trusted.
-func (c *conn) decode(line []byte) (*jsonrpc.Message, error) {
-	if c.stream.link.trusted {
-		return jsonrpc.DecodeOwn(line)
-	}
-	return c.limits.Decode(line)
 }
 
 // RecvAll is [jsonrpc.RecvAll].

@@ -303,7 +303,7 @@ func (l *link) watch(h Heartbeat) {
 			return
 		case <-timer.C:
 		}
-		silence := l.silence()
+		silence := l.carrier.silence()
 		wait := watchdog.Look(time.Now(), silence)
 		if wait == 0 {
 			l.fail(fmt.Errorf("no message for %v", silence.Round(time.Millisecond)))

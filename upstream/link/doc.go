@@ -24,8 +24,6 @@
 //	          or   {"mcp-proxy":1,"refused":"upstream changed"}
 //	both ways      messages, one a line
 //	               {"mcp-proxy":1,"re":7}     the next message is Related to request 7
-//	proxy → host   {"mcp-proxy":1,"headers":{"X-Request-Id":["7"]}}
-//	               the server gets them with the next message; those in the hello, with all
 //	host → proxy   {"mcp-proxy":1,"closed":{"cause":"signal: killed","delivered":true,"event":"k3v9x2ma"}}
 //	               and "says":"did not start: …" and "lasting":true if known
 //
@@ -59,9 +57,8 @@
 // time: a slow carrier full of data is not dead. Time in which this process did not run
 // does not count (jsonrpc.Watchdog).
 //
-// Two ends in one process are Trusted: they have no control stream, do not check messages
-// again, and have no timeouts for each other. Nothing that clients do ends their link.
-// Messages from another process are decoded strictly.
+// Messages from the other side are decoded strictly. Headers of clients do not travel on a
+// link, only on a Local.
 //
 // # Ends
 //
@@ -89,22 +86,20 @@
 //
 // Each Serve runs yamux's two, and one for each stream that is being opened (Client)
 // or closed (both). A Server runs its handler in a goroutine for each stream, and another one
-// for each that it joins with one behind it. A
-// socket has one that writes ([coalescer]), and the control stream one that reads, one
-// that writes and one that watches for silence. Serve waits for all of them. Redial
-// and Accept run a Serve for each link and wait for it. A listener for WebSockets runs an
-// HTTP server until its Close.
+// for each that it joins with one behind it. A carrier has one that writes ([coalescer]), and
+// the control stream one that reads, one that writes and one that watches for silence. Serve
+// waits for all of them. Redial and Accept run a Serve for each link and wait for it. A
+// listener for WebSockets runs an HTTP server until its Close. A Local has one for each handler.
 //
 // # Bounds
 //
 // A stream holds at most yamux's window of 256 KiB of unread data, and one message; that of a
-// Local as much in each direction. From
-// another process, at most 16 messages over 64 KiB are read at a time on a link. Further
-// ones wait for up to a minute, and each then has a minute to arrive; a stream whose
-// message is late ends. A proxy opens 256 streams
-// at a time. A host accepts 4096 or Server.Streams on a link from another process, and
-// refuses more; 512 unread refusals end the link. It has 64 links: one more evicts the
-// one that has been without a hello for longest, or is closed. An announcement has at most
+// Local as much in each direction. At most 16 messages over 64 KiB are read at a time on a
+// link. Further ones wait for up to a minute, and each then has a minute to arrive; a stream
+// whose message is late ends. A proxy opens 256 streams at a time. A host accepts 4096 or
+// Server.Streams on a link, and refuses more; 512 unread refusals end the link. It has 64
+// links: one more evicts the one that has been without a hello for longest, or is closed. A
+// Local has as many streams as Local.SetStreams allows. An announcement has at most
 // 1000 names, 16 KiB of settings each and 1 MiB in all; a larger one ends the link.
 // Hellos and TLS handshakes have time limits. Causes from the other side are cut to 200
 // bytes. A ping ends the link, since the number of yamux's answers has no bound.
@@ -120,8 +115,8 @@
 //     spin, which takes minutes with thousands of them.
 //   - Data that a peer sends on a closed stream are read and dropped, so that its writers
 //     do not block.
-//   - A frame on a socket has at most 16 KiB of data, so that a large message does not
-//     hold up other streams.
+//   - A frame has at most 16 KiB of data, so that a large message does not hold up other
+//     streams.
 //   - A link is up, and replaces another, only when the hello on its control stream was
 //     answered: a stranger's connection has no effect.
 //

@@ -12,31 +12,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// TestClosingLineTellsTheEvent has a host tell more than a cause: all of it arrives,
-// and from another process only what may be said to clients.
+// TestClosingLineTellsTheEvent has a host tell more than a cause: what may be said to
+// clients arrives.
 func TestClosingLineTellsTheEvent(t *testing.T) {
-	for _, trusted := range []bool{false, true} {
-		for _, says := range []string{"did not start: exit status 3", "did not start: exit status 3: no license in /etc"} {
-			end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "k3v9x2ma", Says: says, Lasting: true}
-			near, far := tcpPair(t)
-			c := &Client{Trusted: trusted}
-			s := &Server{Trusted: trusted, Handle: func(context.Context, Hello, jsonrpc.Conn) error { return end }}
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 2)
-			go func() { ended <- c.Serve(ctx, near) }()
-			go func() { ended <- s.Serve(ctx, far) }()
-			_, err := open(t, c).Recv()
-			got := jsonrpc.EndOf(err, jsonrpc.Cause{})
-			want := *end
-			if !trusted && strings.Contains(says, "/") {
-				want.Says = ""
-			}
-			if *got != want {
-				t.Errorf("trusted %v: got %+v, want %+v", trusted, *got, want)
-			}
-			stop()
-			await(t, ended)
-			await(t, ended)
+	for _, says := range []string{"did not start: exit status 3", "did not start: exit status 3: no license in /etc"} {
+		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "k3v9x2ma", Says: says, Lasting: true}
+		p := join(t, &Client{}, &Server{Handle: func(context.Context, Hello, jsonrpc.Conn) error { return end }})
+		_, err := open(t, p.client).Recv()
+		got := jsonrpc.EndOf(err, jsonrpc.Cause{})
+		want := *end
+		if strings.Contains(says, "/") {
+			want.Says = ""
+		}
+		if *got != want {
+			t.Errorf("got %+v, want %+v", *got, want)
 		}
 	}
 }

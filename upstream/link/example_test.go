@@ -3,14 +3,15 @@ package link_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
-// In one process both ends run on a Ring. Whoever stops it cancels the server's
-// ctx alone: its handlers finish, the link ends, and so does the client.
+// Both ends run on one connection. To stop them, cancel the server's ctx alone: its handlers
+// finish, the link ends, and so does the client.
 func Example() {
 	client := &link.Client{}
 	server := &link.Server{Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
@@ -18,7 +19,7 @@ func Example() {
 		<-ctx.Done()
 		return &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("terminated"), Delivered: true}
 	}}
-	near, far := link.Ring()
+	near, far := net.Pipe() // or the two ends of a socket
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var wg sync.WaitGroup

@@ -107,24 +107,34 @@ func TestRandomBytes(t *testing.T) {
 
 // rawHost answers a proxy's control hello with answer, and then sends lines.
 func rawHost(t *testing.T, carrier net.Conn, answer string, lines ...string) {
-	session, err := yamux.Server(carrier, newConfig(orDiscard(nil), false))
+	session, err := yamux.Server(carrier, newConfig(orDiscard(nil)))
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer session.Close()
-	y, err := session.AcceptStream()
+	y, err := answerControl(session, answer)
 	if err != nil {
+		t.Error(err)
 		return
 	}
-	if _, err := readHello(&stream{y: y, link: &link{}}); err != nil {
-		t.Error(err)
-	}
-	io.WriteString(y, answer)
 	for _, line := range lines {
 		io.WriteString(y, line+"\n")
 	}
 	io.Copy(io.Discard, y) // until the proxy has left
+}
+
+// answerControl accepts the control stream of a proxy, and answers its hello.
+func answerControl(session *yamux.Session, answer string) (*yamux.Stream, error) {
+	y, err := session.AcceptStream()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := readHello(&stream{y: y, link: &link{}}); err != nil {
+		return nil, err
+	}
+	io.WriteString(y, answer)
+	return y, nil
 }
 
 func names(n int, each func(i int) string) string {
@@ -203,7 +213,7 @@ func TestBadControlHello(t *testing.T) {
 			ended := make(chan error, 1)
 			s := &Server{Handle: echo, HelloTimeout: 5 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))}
 			go func() { ended <- s.Serve(t.Context(), far) }()
-			session, err := yamux.Client(near, newConfig(orDiscard(nil), false))
+			session, err := yamux.Client(near, newConfig(orDiscard(nil)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,7 +235,7 @@ func TestBadControlHello(t *testing.T) {
 	t.Run("twice", func(t *testing.T) {
 		near, far := tcpPair(t)
 		go (&Server{Handle: echo}).Serve(t.Context(), far)
-		session, err := yamux.Client(near, newConfig(orDiscard(nil), false))
+		session, err := yamux.Client(near, newConfig(orDiscard(nil)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 // ends of each and what becomes of them at the host. The first is there for other things.
 func slowLines(t *testing.T, n int, within time.Duration) (near []*conn, far []*conn, ends chan error) {
 	a, b := tcpPair(t)
-	first, host := rawPairOver(t, newConfig(orDiscard(nil), false), a, b)
+	first, host := rawPairOver(t, newConfig(orDiscard(nil)), a, b)
 	l := host.stream.link
 	l.within = within
 	near, far, ends = []*conn{first}, []*conn{host}, make(chan error, n)

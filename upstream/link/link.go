@@ -53,11 +53,9 @@ const (
 type link struct {
 	// Static after construction.
 	y       *yamux.Session
-	carrier net.Conn
-	socket  *socket // the carrier, unless that is a Ring
-	trusted bool    // the other side's messages need not be checked
-	event   string  // of its end, for its streams and the log
-	up      func()  // called once the hello is answered; may be nil
+	carrier *socket
+	event   string // of its end, for its streams and the log
+	up      func() // called once the hello is answered; may be nil
 
 	proxy string // its id; "" for none. Written by the stream that becomes control
 
@@ -80,15 +78,11 @@ type link struct {
 
 // newLink starts a session with yamux.Client or yamux.Server. It owns carrier.
 func newLink(
-	carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config, trusted bool,
+	carrier net.Conn, end func(io.ReadWriteCloser, *yamux.Config) (*yamux.Session, error), config *yamux.Config,
 ) (*link, error) {
 	l := &link{
-		carrier: carrier, trusted: trusted, event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening),
+		carrier: newSocket(carrier), event: jsonrpc.NewEvent(), opening: make(chan struct{}, maxOpening),
 		large: make(chan struct{}, maxLarge), within: largeTimeout, streams: make(map[*stream]struct{}),
-	}
-	if _, ring := carrier.(*ringConn); !ring {
-		l.socket = newSocket(carrier)
-		l.carrier = l.socket
 	}
 	var err error
 	if l.y, err = end(yamuxCarrier{l.carrier, l.lose}, config); err != nil {
@@ -98,36 +92,13 @@ func newLink(
 	return l, nil
 }
 
-// silence returns how long nothing has come. In memory that is always zero, since both ends
-// die together.
-func (l *link) silence() time.Duration {
-	if l.socket == nil {
-		return 0
-	}
-	return l.socket.silence()
-}
-
-// inMemory replaces timeouts between two ends in one process: their carrier cannot be
-// dead, but the processors may be busy, and yamux's timeouts would end the link: a late
-// write at once, and a late close sometimes (it resets a stream that may be closing just
-// then).
-const inMemory = time.Hour
-
-// timeout returns d, or inMemory between two ends in one process.
-func timeout(d time.Duration, trusted bool) time.Duration {
-	if trusted {
-		return inMemory
-	}
-	return d
-}
-
-func newConfig(log *slog.Logger, trusted bool) *yamux.Config {
+func newConfig(log *slog.Logger) *yamux.Config {
 	config := yamux.DefaultConfig()
 	config.AcceptBacklog = acceptBacklog
 	config.EnableKeepAlive = false // its pings wait behind the data of a busy carrier
-	config.ConnectionWriteTimeout = timeout(writeTimeout, trusted)
+	config.ConnectionWriteTimeout = writeTimeout
 	config.StreamOpenTimeout = 0 // the hello has a deadline
-	config.StreamCloseTimeout = timeout(closeTimeout, trusted)
+	config.StreamCloseTimeout = closeTimeout
 	config.LogOutput = nil
 	config.Logger = yamuxLogger{log}
 	return config

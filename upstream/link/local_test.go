@@ -108,7 +108,7 @@ func TestLocalEnds(t *testing.T) {
 func TestLocalCause(t *testing.T) {
 	near, far := localPair(func() {})
 	sent := &jsonrpc.ClosedError{
-		Cause: jsonrpc.ExitCause(3), Event: "k3v9x2ma", Says: strings.Repeat("x", maxCause+1) + "\x00", Lasting: true, Err: errors.New("secret"),
+		Cause: jsonrpc.ExitCause(3), Event: "k3v9x2ma", Says: strings.Repeat("/", maxCause+1) + "\x00", Lasting: true, Err: errors.New("secret"),
 	}
 	if err := far.Send(numbered(1)); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,8 @@ func TestLocalCause(t *testing.T) {
 	}
 }
 
-// The two ends share no message: each may change its own. What never travels stays behind.
+// The two ends share no message: each may change its own. What never travels stays behind, and
+// headers come with their message alone.
 func TestLocalOwnership(t *testing.T) {
 	near, far := localPair(func() {})
 	to := map[string][]string{"X-Request-Id": {"7"}}
@@ -134,7 +135,9 @@ func TestLocalOwnership(t *testing.T) {
 		Forwarded: &jsonrpc.Forwarded{From: to, To: to},
 	}
 	array := &jsonrpc.Message{Batch: []*jsonrpc.Message{sent}}
-	if err := near.SendAll([]*jsonrpc.Message{sent, array}); err != nil {
+	without := numbered(2)
+	without.Forwarded = &jsonrpc.Forwarded{From: to}
+	if err := near.SendAll([]*jsonrpc.Message{sent, array, without}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := far.Recv()
@@ -151,24 +154,50 @@ func TestLocalOwnership(t *testing.T) {
 			t.Errorf("received %+v, want a copy of %+v", m, sent)
 		}
 	}
+	if m, err := far.Recv(); err != nil || m.ID != without.ID || m.Forwarded != nil {
+		t.Errorf("received %+v, %v; want no headers", m, err)
+	}
 }
 
-// The host gets the headers of a stream with its hello, and refuses upstreams that have gone. Once
-// the link waits for its end, it opens no more streams.
+// TestLocalRaces is TestRaces within a process.
+func TestLocalRaces(t *testing.T) {
+	for range 200 {
+		l := newLocal(t, racing(t))
+		var cut, stop context.CancelFunc
+		l.Linked, cut = context.WithCancel(t.Context())
+		l.Forced, stop = context.WithCancel(t.Context())
+		race(t, l.Open, cut, stop)
+		cut()
+		stop()
+	}
+}
+
+// The host gets the hello of a stream and the headers with it, and refuses upstreams that have gone.
+// The ctx of Open ends no stream. Once the link waits for its end, it opens no more streams.
 func TestLocalOpen(t *testing.T) {
 	headers := map[string][]string{"Authorization": {"secret"}}
-	heard := make(chan map[string][]string, 1)
+	heard, hellos := make(chan context.Context, 1), make(chan Hello, 1)
 	l := newLocal(t, func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
-		heard <- jsonrpc.ForwardedIn(ctx)
+		heard <- ctx
+		hellos <- h
 		return echo(ctx, h, c)
 	})
-	c, err := l.Open(jsonrpc.WithForwarded(t.Context(), headers), hello)
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := l.Open(jsonrpc.WithForwarded(ctx, headers), hello)
 	if err != nil {
 		t.Fatal(err)
 	}
+	cancel()
 	call(t, c, numbered(1))
-	if got := await(t, heard); !reflect.DeepEqual(got, headers) {
+	if got := await(t, hellos); got != hello {
+		t.Errorf("the host got %+v, want %+v", got, hello)
+	}
+	ctx = await(t, heard)
+	if got := jsonrpc.ForwardedIn(ctx); !reflect.DeepEqual(got, headers) {
 		t.Errorf("the hello had %v, want %v", got, headers)
+	}
+	if ctx.Err() != nil {
+		t.Error("the ctx of Open has ended the handler's")
 	}
 	_, err = l.Open(t.Context(), Hello{Upstream: "gone"})
 	wantNotOpened(t, err, jsonrpc.CauseChanged.String())

@@ -200,7 +200,7 @@ func TestD14_LostInHello(t *testing.T) {
 			return near, nil
 		}
 		go func() {
-			session, err := yamux.Server(far, newConfig(orDiscard(nil), false))
+			session, err := yamux.Server(far, newConfig(orDiscard(nil)))
 			if err != nil {
 				t.Error(err)
 				return
@@ -240,7 +240,7 @@ func TestRedialTellsOfFailure(t *testing.T) {
 			if dials++; dials == 1 {
 				return nil, refused
 			}
-			near, far := Ring()
+			near, far := tcpPair(t)
 			far.Write([]byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"))
 			return near, nil
 		})

@@ -44,8 +44,7 @@ type Server struct {
 	// Upstreams are announced to each proxy, until Announce replaces them.
 	Upstreams []Upstream
 
-	// HelloTimeout is how long the hello of a link or a stream may take; zero
-	// means 10 s, and an hour in one process.
+	// HelloTimeout is how long the hello of a link or a stream may take; zero means 10 s.
 	HelloTimeout time.Duration
 
 	// Heartbeat finds a proxy that is gone without closing the link.
@@ -55,10 +54,6 @@ type Server struct {
 	// and whose handler has not returned, until SetStreams replaces it; zero means
 	// 4096. More are refused with [jsonrpc.CauseOverloaded].
 	Streams int
-
-	// Trusted is for a proxy in this process, which bounds its streams itself; see
-	// [Client].
-	Trusted bool
 
 	// Linked and Unlinked, if not nil, are called with the id of a proxy that has one:
 	// Linked when a link to it is up, Unlinked when the link has ended and all its
@@ -93,14 +88,12 @@ func (s *Server) serve(ctx context.Context, carrier net.Conn, w watcher) error {
 		return err
 	}
 	l.up = w.up
-	if !s.Trusted {
-		late := time.AfterFunc(s.helloTimeout(), func() {
-			if !l.begun() {
-				l.fail(errLateHello)
-			}
-		})
-		defer late.Stop()
-	}
+	late := time.AfterFunc(s.helloTimeout(), func() {
+		if !l.begun() {
+			l.fail(errLateHello)
+		}
+	})
+	defer late.Stop()
 	var streams sync.WaitGroup
 	err = s.accept(ctx, l, &streams)
 	if ctx.Err() != nil {
@@ -146,11 +139,11 @@ func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 		carrier.Close()
 		return nil, jsonrpc.Closed(err)
 	}
-	return newLink(carrier, yamux.Server, newConfig(orDiscard(s.Log), s.Trusted), s.Trusted)
+	return newLink(carrier, yamux.Server, newConfig(orDiscard(s.Log)))
 }
 
 func (s *Server) helloTimeout() time.Duration {
-	return cmp.Or(s.HelloTimeout, timeout(10*time.Second, s.Trusted))
+	return cmp.Or(s.HelloTimeout, 10*time.Second)
 }
 
 // accept accepts streams until the link or ctx ends, and returns the cause. It does no
@@ -193,14 +186,11 @@ func (s *Server) SetStreams(most int) {
 	s.Streams = most
 }
 
-// most returns the bound on the streams of a link, zero for none.
+// most returns the bound on the streams of a link.
 func (s *Server) most() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.Trusted:
-		return 0
-	case s.Streams <= 0:
+	if s.Streams <= 0 {
 		return 4096
 	}
 	return s.Streams
@@ -208,7 +198,7 @@ func (s *Server) most() int {
 
 // stream serves one stream.
 func (s *Server) stream(ctx context.Context, c *conn) {
-	h, headers, err := s.greet(c)
+	h, err := s.greet(c)
 	switch {
 	case err == errControl:
 	case errors.Is(err, jsonrpc.ErrClosed): // the proxy has closed the stream
@@ -224,7 +214,7 @@ func (s *Server) stream(ctx context.Context, c *conn) {
 			c.CloseCause(err)
 		}
 	default:
-		c.CloseCause(s.Handle(jsonrpc.WithForwarded(ctx, headers), h, c))
+		c.CloseCause(s.Handle(ctx, h, c))
 	}
 }
 
@@ -240,35 +230,30 @@ func (s *Server) refuse(c *conn, h Hello, err error) {
 // errControl means that a stream has become the control stream.
 var errControl = errors.New("control stream")
 
-// greet reads the hello, with the headers in it, and accepts it, or returns the reason to refuse it.
-func (s *Server) greet(c *conn) (h Hello, headers map[string][]string, err error) {
+// greet reads the hello and accepts it, or returns the reason to refuse it.
+func (s *Server) greet(c *conn) (Hello, error) {
 	c.stream.y.SetReadDeadline(time.Now().Add(s.helloTimeout()))
 	line, err := readHello(c.stream)
 	if err != nil {
-		return Hello{}, nil, err
+		return Hello{}, err
 	}
 	c.stream.y.SetReadDeadline(time.Time{})
-	if !s.Trusted {
-		if isControl(line) {
-			return Hello{}, nil, s.control(c.stream, line)
-		}
-		if !c.stream.link.begun() {
-			return Hello{}, nil, errNoControl
-		}
+	switch {
+	case isControl(line):
+		return Hello{}, s.control(c.stream, line)
+	case !c.stream.link.begun():
+		return Hello{}, errNoControl
+	case isBytes(line) && s.Bytes != nil:
+		return Hello{bytes: true}, c.out.WriteLines([]byte(okLine))
 	}
-	if isBytes(line) && s.Bytes != nil {
-		return Hello{bytes: true}, nil, c.out.WriteLines([]byte(okLine))
-	}
-	if h, err = parseHello(line); err == nil && s.Trusted {
-		headers, err = helloHeaders(line)
-	}
+	h, err := parseHello(line)
 	if err != nil {
-		return Hello{}, nil, err
+		return Hello{}, err
 	}
 	if s.Known != nil && !s.Known(h.Upstream) {
-		return h, nil, errUnknown
+		return h, errUnknown
 	}
-	return h, headers, c.out.WriteLines([]byte(okLine))
+	return h, c.out.WriteLines([]byte(okLine))
 }
 
 // readHello reads the first line of s, and not a byte more.
@@ -288,8 +273,6 @@ func readHello(s *stream) ([]byte, error) {
 			return buf[:i], nil
 		case i >= 0:
 			return nil, errHasty
-		case n == len(buf) && n == maxHello && s.link.trusted && bytes.Contains(buf, []byte(headersKey)):
-			buf = append(buf, make([]byte, maxHelloHeaders)...)
 		}
 	}
 	return nil, errLongHello

@@ -14,10 +14,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// TestFramesAreSmall looks at what a large message becomes on a socket.
+// TestFramesAreSmall looks at what a large message becomes on a carrier.
 func TestFramesAreSmall(t *testing.T) {
 	near, far := tcpPair(t)
-	l, err := newLink(near, yamux.Client, newConfig(orDiscard(nil), false), false)
+	l, err := newLink(near, yamux.Client, newConfig(orDiscard(nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,10 +45,9 @@ func TestFramesAreSmall(t *testing.T) {
 	}
 }
 
-// TestUntrusted sends what a trusted peer never would.
-func TestUntrusted(t *testing.T) {
-	a, b := tcpPair(t)
-	near, far := rawPairOver(t, newConfig(orDiscard(nil), false), a, b)
+// TestStrictMessages sends what no link of ours would.
+func TestStrictMessages(t *testing.T) {
+	near, far := rawPair(t, newConfig(orDiscard(nil)))
 	for _, line := range []string{
 		`{"jsonrpc":"2.0","method":"n","params":{"a":1,}}`,
 		`{"jsonrpc":"2.0","method":"n","params":7}`,

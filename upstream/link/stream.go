@@ -85,19 +85,15 @@ func (s *stream) shrink(more bool) {
 	s.burst = more
 }
 
-// maxFrame bounds the frames on a socket, so that a large message does not hold
-// up other streams. In memory nothing takes long.
+// maxFrame bounds the frames on a carrier, so that a large message does not hold
+// up other streams.
 const maxFrame = 16 << 10
 
 // Write implements io.Writer. Only one may run at a time.
 func (s *stream) Write(p []byte) (n int, err error) {
-	frame := len(p)
-	if s.link.socket != nil {
-		frame = maxFrame
-	}
 	s.heed()
 	for n < len(p) {
-		k, err := s.y.Write(p[n:min(n+frame, len(p))])
+		k, err := s.y.Write(p[n:min(n+maxFrame, len(p))])
 		if n += k; err != nil {
 			return n, s.ended(err)
 		}

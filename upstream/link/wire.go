@@ -29,9 +29,6 @@ const version = "1"
 // maxHello bounds the line of a hello, in bytes.
 const maxHello = 4 << 10
 
-// maxHelloHeaders bounds the headers in a hello, in addition. Only a trusted link has them.
-const maxHelloHeaders = 36 << 10
-
 // notePrefix begins each of the link's own lines, and no message: the encoder of
 // messages writes {"jsonrpc" first.
 const notePrefix = `{"mcp-proxy"`
@@ -46,24 +43,15 @@ func appendNote(b []byte, key string) []byte {
 	return append(append(append(b, notePrefix+`:`+version+`,"`...), key...), `":`...)
 }
 
-// headersKey is in front of the headers in a hello, behind everything else.
-const headersKey = `,"headers":`
-
-// line returns {"mcp-proxy":1,"upstream":"…","key":"…","era":"…"}, and with headers
-// "headers":{"Authorization":["…"]} behind that.
-func (h Hello) line(headers map[string][]string) ([]byte, error) {
+// line returns {"mcp-proxy":1,"upstream":"…","key":"…","era":"…"}.
+func (h Hello) line() ([]byte, error) {
 	if h.bytes {
 		return []byte(bytesLine), nil
 	}
 	b := append(appendNote(nil, "upstream"), jsonrpc.Quote(h.Upstream)...)
 	b = append(append(b, `,"key":`...), jsonrpc.Quote(h.Key)...)
 	b = append(append(b, `,"era":`...), jsonrpc.Quote(h.Era)...)
-	most := maxHello
-	if len(headers) > 0 {
-		b = appendHeaders(append(b, headersKey...), headers)
-		most += maxHelloHeaders
-	}
-	if b = append(b, "}\n"...); len(b) > most {
+	if b = append(b, "}\n"...); len(b) > maxHello {
 		return nil, errLongHello
 	}
 	return b, nil
@@ -102,19 +90,6 @@ func parseHello(line []byte) (Hello, error) {
 	return Hello{Upstream: texts[0], Key: texts[1], Era: texts[2]}, nil
 }
 
-// helloHeaders returns the headers in the line of a hello, nil for none.
-func helloHeaders(line []byte) (map[string][]string, error) {
-	var at [1]jsonrpc.Span
-	if jsonrpc.Find(line, jsonrpc.Span{}, at[:], "headers") != nil {
-		return nil, errBadHello
-	}
-	headers, err := parseHeaders(at[0].Of(line))
-	if err != nil {
-		return nil, errBadHello
-	}
-	return headers, nil
-}
-
 // refusalLine returns {"mcp-proxy":1,"refused":"upstream changed"}.
 func refusalLine(reason string) []byte {
 	return append(append(appendNote(nil, "refused"), jsonrpc.Quote(reason)...), "}\n"...)
@@ -143,52 +118,15 @@ func appendRelated(b []byte, id jsonrpc.ID) []byte {
 	return append(append(appendNote(b, "re"), id.String()...), '}')
 }
 
-// appendHeaders appends {"X-Request-Id":["7"]} to b.
-func appendHeaders(b []byte, headers map[string][]string) []byte {
-	b = append(b, '{')
-	for name, values := range headers {
-		b = append(append(b, jsonrpc.Quote(name)...), ":["...)
-		for _, v := range values {
-			b = append(append(b, jsonrpc.Quote(v)...), ',')
-		}
-		b = append(bytes.TrimSuffix(b, []byte{','}), "],"...)
-	}
-	return append(bytes.TrimSuffix(b, []byte{','}), '}')
-}
-
-// parseHeaders reads headers; nil for none.
-func parseHeaders(doc json.RawMessage) (headers map[string][]string, err error) {
-	if doc != nil {
-		err = json.Unmarshal(doc, &headers)
-	}
-	return headers, err
-}
-
 // hasNote reports whether a note precedes a message.
-func hasNote(m *jsonrpc.Message) bool {
-	return !m.Related.IsZero() || m.Forwarded != nil && m.Forwarded.To != nil
-}
+func hasNote(m *jsonrpc.Message) bool { return !m.Related.IsZero() }
 
-// appendMessage appends m as a line, after notes with its Related and its headers if it has them.
+// appendMessage appends m as a line, after a note with its Related if it has one.
 func appendMessage(b []byte, m *jsonrpc.Message) []byte {
 	if hasNote(m) {
-		b = appendNotes(b, m)
+		b = append(appendRelated(b, m.Related), '\n')
 	}
 	return append(m.Append(b), '\n')
-}
-
-// appendNotes appends {"mcp-proxy":1,"re":7,"headers":{"X-Request-Id":["7"]}} and a line feed to b.
-func appendNotes(b []byte, m *jsonrpc.Message) []byte {
-	if m.Forwarded == nil || m.Forwarded.To == nil {
-		return append(appendRelated(b, m.Related), '\n')
-	}
-	if m.Related.IsZero() {
-		b = appendNote(b, "headers")
-	} else {
-		b = appendRelated(b, m.Related)
-		b = append(b[:len(b)-1], headersKey...)
-	}
-	return append(appendHeaders(b, m.Forwarded.To), "}\n"...)
 }
 
 // A note is one of the link's own lines other than a hello. Members that a later version
@@ -197,7 +135,6 @@ type note struct {
 	ok      bool
 	refused string               // why the hello was refused
 	related jsonrpc.ID           // of the next message
-	headers map[string][]string  // of the next message; nil for none
 	closed  *jsonrpc.ClosedError // the end
 
 	// On a control stream.
@@ -209,12 +146,9 @@ type note struct {
 
 // parseNote reads a note. The error is an [*jsonrpc.InvalidError].
 func parseNote(line []byte) (n note, err error) {
-	var at [9]jsonrpc.Span
+	var at [8]jsonrpc.Span
 	if !utf8.Valid(line) || jsonrpc.Find(line, jsonrpc.Span{}, at[:],
-		"ok", "refused", "re", "closed", "version", "beat", "upstreams", "rejected", "headers") != nil {
-		return note{}, errBadNote
-	}
-	if n.headers, err = parseHeaders(at[8].Of(line)); err != nil {
+		"ok", "refused", "re", "closed", "version", "beat", "upstreams", "rejected") != nil {
 		return note{}, errBadNote
 	}
 	n.ok = string(at[0].Of(line)) == "true"

@@ -12,13 +12,14 @@ import (
 
 // TestLines pins the bytes on the wire: the other end may be another version.
 func TestLines(t *testing.T) {
-	greeting, err := Hello{Upstream: "files", Key: "k\"1", Era: "legacy"}.line(nil)
+	greeting, err := Hello{Upstream: "files", Key: "k\"1", Era: "legacy"}.line()
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("killed"), Delivered: true}
 	related := jsonrpc.NewNotification("n", nil)
 	related.Related = jsonrpc.IntID(7)
+	related.Forwarded = &jsonrpc.Forwarded{To: map[string][]string{"Authorization": {"secret"}}} // stays in this process
 	for _, tt := range []struct{ got, want string }{
 		{string(greeting), `{"mcp-proxy":1,"upstream":"files","key":"k\"1","era":"legacy"}` + "\n"},
 		{okLine, `{"mcp-proxy":1,"ok":true}` + "\n"},
@@ -123,7 +124,7 @@ func sameNote(a, b note) bool {
 }
 
 func TestLongHello(t *testing.T) {
-	if _, err := (Hello{Upstream: "files", Key: strings.Repeat("k", maxHello)}).line(nil); err != errLongHello {
+	if _, err := (Hello{Upstream: "files", Key: strings.Repeat("k", maxHello)}).line(); err != errLongHello {
 		t.Errorf("line: %v, want %v", err, errLongHello)
 	}
 }
@@ -143,7 +144,7 @@ func FuzzHello(f *testing.F) {
 			}
 			return
 		}
-		text, err := h.line(nil)
+		text, err := h.line()
 		if err == errLongHello {
 			return
 		}
