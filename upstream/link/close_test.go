@@ -205,7 +205,8 @@ func TestCloseWhileBothSend(t *testing.T) {
 // TestRaces lets everything that can end a stream happen at once, 200 times.
 func TestRaces(t *testing.T) {
 	for range 200 {
-		p := join(t, &Client{}, &Server{Handle: racing(t)})
+		p := join(t, &Client{current: currentLink{blip: time.Millisecond}}, &Server{Handle: racing(t)})
+		current(t, p.client)
 		race(t, p.client.Open, func() { p.far.Close() }, func() { p.near.Close() }, p.stop)
 	}
 }
@@ -229,7 +230,7 @@ func race(t *testing.T, open func(context.Context, Hello) (jsonrpc.Conn, error),
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			c, err := open(ctx, hello)
+			c, err := open(t.Context(), hello)
 			if err != nil {
 				if !errors.Is(err, jsonrpc.ErrClosed) {
 					t.Errorf("Open: %v, want ErrClosed", err)
