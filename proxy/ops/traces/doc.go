@@ -20,5 +20,5 @@
 // log reports a failing collector.
 //
 // From the top down: traces.go has the spans of requests and calls;
-// attributes.go names; upload.go sends; environment.go reads the variables of OpenTelemetry.
+// attributes.go names; upload.go sends what encode.go encodes; environment.go reads the variables of OpenTelemetry.
 package traces

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -41,7 +40,7 @@ func New(s Settings) *Traces {
 // Start starts recording until Shutdown. It must be called before Follow.
 func (t *Traces) Start() {
 	s := t.settings
-	exporter := &exporter{SpanExporter: otlptrace.NewUnstarted(t.uploads), log: s.Log}
+	exporter := &exporter{uploads: t.uploads, log: s.Log}
 	options := []sdk.TracerProviderOption{sdk.WithBatcher(exporter), sdk.WithResource(resourceOf(s.Version))}
 	if s.Sample != nil {
 		options = append(options, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(*s.Sample))))

@@ -17,8 +17,6 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
@@ -52,32 +50,18 @@ func newUploads(s Settings) *uploads {
 	return u
 }
 
-// Start implements [otlptrace.Client].
-func (u *uploads) Start(context.Context) error { return nil }
-
-// Stop implements [otlptrace.Client].
-func (u *uploads) Stop(context.Context) error {
-	u.client.CloseIdleConnections()
-	return nil
-}
-
 // tries bounds the attempts for the same spans, because later spans wait in a bounded queue.
 const tries = 3
 
-// UploadTraces implements [otlptrace.Client]. It retries as the OTLP specification requires ("Retryable Response Codes").
-func (u *uploads) UploadTraces(ctx context.Context, spans []*tracepb.ResourceSpans) error {
+// upload posts an ExportTraceServiceRequest. It retries as the OTLP specification requires ("Retryable Response Codes").
+func (u *uploads) upload(ctx context.Context, body []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(u.ctx, cancel)()
-	// TracesData has the encoding of ExportTraceServiceRequest, whose package imports gRPC.
-	body, err := proto.Marshal(&tracepb.TracesData{ResourceSpans: spans})
-	if err != nil {
-		return err
-	}
 	if u.gzip {
 		body = zipped(body)
 	}
-	_, err = backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, u.post(ctx, body) }, backoff.WithMaxTries(tries))
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, u.post(ctx, body) }, backoff.WithMaxTries(tries))
 	return err
 }
 
@@ -151,17 +135,23 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// An exporter logs the first lost spans and the first success after that. It returns no errors, because the SDK would
-// print them to stderr. The SDK calls it from one goroutine at a time.
+// An exporter uploads spans. It logs the first lost spans and the first success after that. It returns no errors,
+// because the SDK would print them to stderr. The SDK calls it from one goroutine at a time.
 type exporter struct {
-	sdk.SpanExporter
-	log  *slog.Logger
-	lost int // spans since the last success
+	uploads *uploads
+	log     *slog.Logger
+	lost    int // spans since the last success
+}
+
+// Shutdown implements [sdk.SpanExporter].
+func (e *exporter) Shutdown(context.Context) error {
+	e.uploads.client.CloseIdleConnections()
+	return nil
 }
 
 // ExportSpans implements [sdk.SpanExporter].
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	err := e.SpanExporter.ExportSpans(ctx, spans)
+	err := e.uploads.upload(ctx, encode(spans))
 	switch {
 	case err == nil && e.lost > 0:
 		e.log.Info("traces are exported again", "lost", e.lost)
