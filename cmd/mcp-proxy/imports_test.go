@@ -80,8 +80,6 @@ var onlyIn = map[string]string{
 	"github.com/go-json-experiment/json/jsontext":              "internal/jsonrpc",
 	"github.com/go-jose/go-jose/v4":                            "internal/jwt",
 	"github.com/go-jose/go-jose/v4/json":                       "internal/jwt",
-	"github.com/prometheus/client_golang/prometheus":           "proxy/ops/metrics",
-	"github.com/prometheus/client_golang/prometheus/promhttp":  "proxy/ops/metrics",
 	"go.opentelemetry.io/otel/attribute":                       "proxy/ops/traces",
 	"go.opentelemetry.io/otel/baggage":                         "proxy/ops/traces",
 	"go.opentelemetry.io/otel/codes":                           "proxy/ops/traces",
@@ -96,6 +94,8 @@ var onlyIn = map[string]string{
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace":        "",
 	"go.opentelemetry.io/proto/otlp/trace/v1":                  "",
 	"google.golang.org/protobuf/proto":                         "",
+	"github.com/prometheus/common/expfmt":                      "",
+	"github.com/prometheus/common/model":                       "",
 	"github.com/modelcontextprotocol/go-sdk/mcp":               "examples",
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc":           "examples",
 	"github.com/google/jsonschema-go/jsonschema":               "",
@@ -119,6 +119,28 @@ func TestImportsAreTheDrawing(t *testing.T) {
 			}
 			if only, restricted := onlyIn[imported]; restricted && !slices.Contains(strings.Fields(only), pkg) && !(only == "examples" && strings.HasPrefix(pkg, "examples/")) {
 				t.Errorf("%s must not import %s", pkg, imported)
+			}
+		}
+	}
+}
+
+// notLinked are packages that make the binary larger, its build slower and an idle proxy heavier than what they do is worth.
+var notLinked = []string{
+	"google.golang.org/protobuf/reflect/", // and with it all generated code
+	"google.golang.org/grpc",
+	"github.com/prometheus/",
+}
+
+// Nothing that the binary needs imports them, either.
+func TestTheBinaryLacks(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		for _, unwanted := range notLinked {
+			if strings.HasPrefix(line, unwanted) {
+				t.Errorf("the binary has %s", line)
 			}
 		}
 	}

@@ -3,14 +3,11 @@ package metrics
 import (
 	"runtime"
 	"strconv"
-	"strings"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A collector exposes metrics and a snapshot to Prometheus.
+// A collector collects metrics and a snapshot for a scrape.
 type collector struct {
 	*Metrics
 	snapshot func() observe.Snapshot
@@ -20,28 +17,28 @@ type collector struct {
 // The names of the semantic conventions for MCP, which are in development and may change.
 // Labels that do not apply are empty.
 var (
-	serverOperation = describe("mcp_server_operation_duration_seconds", "Duration of client requests.", "mcp_method_name", "upstream", "gen_ai_tool_name", "error_type")
-	clientOperation = describe("mcp_client_operation_duration_seconds", "Duration of requests to upstreams.", "mcp_method_name", "upstream", "error_type")
-	serverSession   = describe("mcp_server_session_duration_seconds", "Duration of client sessions.", "transport", "era", "error_type")
-	clientSession   = describe("mcp_client_session_duration_seconds", "Lifetime of servers that run here, and of sessions with remote servers.", "upstream", "error_type")
+	serverOperation = describe("mcp_server_operation_duration_seconds", "Duration of client requests.", "error_type", "gen_ai_tool_name", "mcp_method_name", "upstream")
+	clientOperation = describe("mcp_client_operation_duration_seconds", "Duration of requests to upstreams.", "error_type", "mcp_method_name", "upstream")
+	serverSession   = describe("mcp_server_session_duration_seconds", "Duration of client sessions.", "era", "error_type", "transport")
+	clientSession   = describe("mcp_client_session_duration_seconds", "Lifetime of servers that run here, and of sessions with remote servers.", "error_type", "upstream")
 )
 
 // Our own metrics.
 var (
-	build          = describe("mcp_proxy_build_info", "Build of the program.", "version", "goversion")
-	calls          = describe("mcp_proxy_calls_total", "Finished client requests.", "principal", "outcome")
+	build          = describe("mcp_proxy_build_info", "Build of the program.", "goversion", "version")
+	calls          = describe("mcp_proxy_calls_total", "Finished client requests.", "outcome", "principal")
 	callsOpen      = describe("mcp_proxy_calls_in_flight", "Client requests in flight.")
 	requestsOpen   = describe("mcp_proxy_requests_in_flight", "Requests to upstreams in flight.", "upstream")
 	suspended      = describe("mcp_proxy_suspended_calls", "Calls suspended until the client answers a server's question.", "upstream")
 	listens        = describe("mcp_proxy_listens", "Open subscriptions of clients.")
 	queueBytes     = describe("mcp_proxy_queue_bytes", "Bytes queued for clients and upstreams.", "side", "upstream")
-	sessionsOpen   = describe("mcp_proxy_sessions", "Client sessions.", "transport", "era")
+	sessionsOpen   = describe("mcp_proxy_sessions", "Client sessions.", "era", "transport")
 	sessionsMost   = describe("mcp_proxy_sessions_limit", "Maximum number of client sessions (limits.sessions), not counting stdio.")
-	up             = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here is failing and none of its servers runs, otherwise 1.", "upstream", "required")
-	serversNow     = describe("mcp_proxy_upstream_servers", "Servers and remote sessions that are starting, running or stopping.", "upstream", "state")
+	up             = describe("mcp_proxy_upstream_up", "0 while an upstream that runs here is failing and none of its servers runs, otherwise 1.", "required", "upstream")
+	serversNow     = describe("mcp_proxy_upstream_servers", "Servers and remote sessions that are starting, running or stopping.", "state", "upstream")
 	serverStarts   = describe("mcp_proxy_upstream_starts_total", "Starts of servers and remote sessions.", "upstream")
 	serverAgain    = describe("mcp_proxy_upstream_restarts_total", "Upstream restarts after a failure.", "upstream")
-	serverEnds     = describe("mcp_proxy_upstream_ends_total", "Ends of servers and remote sessions.", "upstream", "outcome", "cause")
+	serverEnds     = describe("mcp_proxy_upstream_ends_total", "Ends of servers and remote sessions.", "cause", "outcome", "upstream")
 	linkUp         = describe("mcp_proxy_link_up", "1 while the link to a host is up, otherwise 0.", "link", "required")
 	replicas       = describe("mcp_proxy_replicas", "Proxies behind the same address, with this one.", "state")
 	replicaLinks   = describe("mcp_proxy_replica_links", "Links to other replicas: up, down, or idle while no request needed one.", "state")
@@ -55,52 +52,38 @@ var (
 	refused        = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
 )
 
-// described are all metrics.
-var described []*prometheus.Desc
-
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	d := prometheus.NewDesc(name, help, labels, nil)
-	described = append(described, d)
-	return d
-}
-
-// Describe implements [prometheus.Collector].
-func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range described {
-		to <- d
-	}
-}
-
-// Collect implements [prometheus.Collector].
-func (c *collector) Collect(to chan<- prometheus.Metric) {
-	o := out{to}
-	o.gauge(build, 1, c.version, runtime.Version())
+func (c *collector) collect() out {
+	o := make(out)
+	o.addRuntime()
+	o.addProcess()
+	o.gauge(build, 1, runtime.Version(), c.version)
 	c.collectRequests(o)
 	c.collectCalls(o)
 	for k, h := range c.sessions.all() {
-		o.histogram(serverSession, h, k.transport, k.era, k.errorType)
+		o.add(serverSession, "histogram", h, k.era, k.errorType, k.transport)
 	}
 	c.collectServers(o)
 	for k, h := range c.forwards.all() {
-		o.histogram(forwards, h, k.method, k.outcome)
+		o.add(forwards, "histogram", h, k.method, k.outcome)
 	}
 	for k, n := range c.losses.all() {
-		o.counter(linkLosses, n.Load(), k)
+		o.counter(linkLosses, float64(n.Load()), k)
 	}
 	for k, n := range c.refusals.all() {
-		o.counter(refused, n.Load(), k)
+		o.counter(refused, float64(n.Load()), k)
 	}
 	c.collectSnapshot(o)
+	return o
 }
 
 func (c *collector) collectRequests(o out) {
 	for k, h := range c.requests.all() {
-		o.histogram(serverOperation, h, observe.MethodOf(k.method), k.upstream, k.tool, k.errorType)
+		o.add(serverOperation, "histogram", h, k.errorType, k.tool, observe.MethodOf(k.method), k.upstream)
 	}
 	for account, ended := range c.accounts.all() {
 		for i := range ended {
 			if n := ended[i].Load(); n > 0 {
-				o.counter(calls, n, account, string(observe.Outcomes[i]))
+				o.counter(calls, float64(n), string(observe.Outcomes[i]), account)
 			}
 		}
 	}
@@ -108,16 +91,16 @@ func (c *collector) collectRequests(o out) {
 
 func (c *collector) collectCalls(o out) {
 	for k, h := range c.calls.all() {
-		o.histogram(clientOperation, &h.histogram, observe.MethodOf(k.method), k.upstream, k.errorType)
+		o.add(clientOperation, "histogram", &h.histogram, k.errorType, observe.MethodOf(k.method), k.upstream)
 	}
 }
 
 func (c *collector) collectServers(o out) {
 	for k, h := range c.lives.all() {
-		o.histogram(clientSession, h, k.upstream, k.errorType)
+		o.add(clientSession, "histogram", h, k.errorType, k.upstream)
 	}
 	for k, n := range c.ends.all() {
-		o.counter(serverEnds, n.Load(), k.upstream, k.outcome, k.cause)
+		o.counter(serverEnds, float64(n.Load()), k.cause, k.outcome, k.upstream)
 	}
 }
 
@@ -134,7 +117,7 @@ func (c *collector) collectSnapshot(o out) {
 		waiting += s.QueuedBytes
 	}
 	for k, n := range sessions {
-		o.gauge(sessionsOpen, float64(n), k.transport, k.era)
+		o.gauge(sessionsOpen, float64(n), k.era, k.transport)
 	}
 	hasClients := now.Process.Role != "host"
 	if hasClients {
@@ -185,12 +168,12 @@ func collectReplicas(o out, all []observe.Replica) {
 	if m := all[0].Moves; m != nil {
 		o.gauge(replicaWaiting, float64(m.Waiting))
 		o.gauge(replicaKept, float64(m.Kept))
-		o.counter(replicaMoves, int64(m.Taken), "taken")
-		o.counter(replicaMoves, int64(m.Resumed), "resumed")
-		o.counter(replicaMoves, int64(m.Adopted), "adopted")
-		o.counter(replicaMoves, int64(m.Yielded), "yielded")
-		o.counter(replicaLookups, int64(m.Found), "found")
-		o.counter(replicaLookups, int64(m.Missing), "missing")
+		o.counter(replicaMoves, float64(m.Taken), "taken")
+		o.counter(replicaMoves, float64(m.Resumed), "resumed")
+		o.counter(replicaMoves, float64(m.Adopted), "adopted")
+		o.counter(replicaMoves, float64(m.Yielded), "yielded")
+		o.counter(replicaLookups, float64(m.Found), "found")
+		o.counter(replicaLookups, float64(m.Missing), "missing")
 	}
 }
 
@@ -206,19 +189,19 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 		running[u.Name] = running[u.Name] || u.State == "running"
 	}
 	for k, n := range servers {
-		o.gauge(serversNow, float64(n), k[0], k[1])
+		o.gauge(serversNow, float64(n), k[1], k[0])
 	}
 	for _, t := range now.Traffic {
 		if t.Link != "" {
 			continue
 		}
-		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), t.Upstream, strconv.FormatBool(t.Required))
+		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), strconv.FormatBool(t.Required), t.Upstream)
 		s := c.servers.find(t.Upstream)
 		if s == nil {
 			s = new(serverCounts) // it has never started
 		}
-		o.counter(serverStarts, s.starts.Load(), t.Upstream)
-		o.counter(serverAgain, s.restarts.Load(), t.Upstream)
+		o.counter(serverStarts, float64(s.starts.Load()), t.Upstream)
+		o.counter(serverAgain, float64(s.restarts.Load()), t.Upstream)
 	}
 }
 
@@ -227,27 +210,4 @@ func oneIf(yes bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-// An out collects metrics.
-type out struct{ to chan<- prometheus.Metric }
-
-func (o out) gauge(d *prometheus.Desc, value float64, labels ...string) {
-	o.to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, valid(labels)...)
-}
-
-func (o out) counter(d *prometheus.Desc, value int64, labels ...string) {
-	o.to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), valid(labels)...)
-}
-
-func (o out) histogram(d *prometheus.Desc, h *histogram, labels ...string) {
-	o.to <- h.metric(d, valid(labels)...)
-}
-
-// valid replaces invalid UTF-8, which Prometheus refuses.
-func valid(labels []string) []string {
-	for i, l := range labels {
-		labels[i] = strings.ToValidUTF8(l, "\uFFFD")
-	}
-	return labels
 }

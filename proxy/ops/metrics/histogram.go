@@ -1,10 +1,10 @@
 package metrics
 
 import (
+	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // bounds are the upper bounds of the buckets in seconds, as in the semantic conventions for MCP.
@@ -22,7 +22,14 @@ var limits = func() (d [len(bounds)]time.Duration) {
 type histogram struct {
 	buckets [len(bounds) + 1]atomic.Uint64 // not cumulative; the last is for durations beyond all bounds
 	sum     atomic.Int64                   // nanoseconds
-	traced  [len(bounds) + 1]atomic.Pointer[prometheus.Exemplar]
+	traced  [len(bounds) + 1]atomic.Pointer[exemplar]
+}
+
+// An exemplar is a duration with its trace.
+type exemplar struct {
+	took  time.Duration
+	trace string
+	at    time.Time
 }
 
 // observe counts a duration. trace is the id of its trace, "" for none. The newest traced duration of a bucket is its
@@ -35,29 +42,33 @@ func (h *histogram) observe(took time.Duration, trace string) {
 	h.sum.Add(int64(took))
 	h.buckets[i].Add(1)
 	if trace != "" {
-		h.traced[i].Store(&prometheus.Exemplar{
-			Value: took.Seconds(), Labels: prometheus.Labels{"trace_id": trace}, Timestamp: time.Now(),
-		})
+		h.traced[i].Store(&exemplar{took, trace, time.Now()})
 	}
 }
 
-// metric converts the histogram for Prometheus. Exemplars appear in OpenMetrics only.
-func (h *histogram) metric(d *prometheus.Desc, labels ...string) prometheus.Metric {
+// lines implements [value].
+func (h *histogram) lines(b []byte, f format, name, labels string) []byte {
 	var count uint64
-	var traced []prometheus.Exemplar
-	upTo := make(map[float64]uint64, len(bounds))
+	before := labels
+	if labels != "" {
+		before += ","
+	}
 	for i := range h.buckets {
-		count += h.buckets[i].Load()
+		bound := math.Inf(1)
 		if i < len(bounds) {
-			upTo[bounds[i]] = count
+			bound = bounds[i]
 		}
-		if e := h.traced[i].Load(); e != nil {
-			traced = append(traced, *e)
-		}
+		count += h.buckets[i].Load()
+		b = line(b, name+"_bucket", before+`le="`+f.float(bound)+`"`, f.count(count)+h.traced[i].Load().text(f))
 	}
-	m := prometheus.MustNewConstHistogram(d, count, time.Duration(h.sum.Load()).Seconds(), upTo, labels...)
-	if len(traced) == 0 {
-		return m
+	b = line(b, name+"_sum", labels, f.float(time.Duration(h.sum.Load()).Seconds()))
+	return line(b, name+"_count", labels, f.count(count))
+}
+
+// text returns what follows the count of a bucket.
+func (e *exemplar) text(f format) string {
+	if e == nil || f != openMetrics {
+		return ""
 	}
-	return prometheus.MustNewMetricWithExemplars(m, traced...)
+	return fmt.Sprintf(` # {trace_id="%s"} %s %s`, e.trace, f.float(e.took.Seconds()), f.float(float64(e.at.UnixNano())/1e9))
 }

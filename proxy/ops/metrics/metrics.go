@@ -1,15 +1,13 @@
 // Package metrics counts what hooks report, for Prometheus and for the last minute in the status. A hook updates atomic
 // counters; a scrape reads them and takes a snapshot. The package starts no goroutines.
+//
+// From the top down: scrape.go answers scrapers; collector.go names the metrics, and process.go those of the process;
+// metrics.go has the hooks; series.go, histogram.go, table.go and recent.go are what these update; text.go writes.
 package metrics
 
 import (
 	"cmp"
-	"net/http"
 	"sync/atomic"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
@@ -168,18 +166,4 @@ func (m *Metrics) ended(u observe.Upstream, end observe.End) {
 func (m *Metrics) forwarded(f observe.Forwarded, end observe.End) {
 	k := forwardKey{f.Method, string(end.Outcome)}
 	m.forwards.get(k, k).observe(end.Took, "")
-}
-
-// Handler serves the metrics as text or as OpenMetrics, with those of the process and of a snapshot for each scrape.
-func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
-	all := prometheus.NewRegistry()
-	all.MustRegister(
-		&collector{m, snapshot, cmp.Or(m.version, "unknown")},
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return promhttp.HandlerFor(all, promhttp.HandlerOpts{
-		EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4, // each takes a Snapshot and may need no token; others get 503
-	})
 }
