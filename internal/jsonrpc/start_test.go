@@ -28,9 +28,12 @@ func TestQueueStart(t *testing.T) {
 		"finished": {end: func(l *line, _ *jsonrpc.PipeConn) {
 			l.Finish(errors.New("over"), time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
 		}, last: "last"},
-		"paused":          {end: func(l *line, _ *jsonrpc.PipeConn) { l.Pause(true) }},
-		"closed":          {end: func(l *line, _ *jsonrpc.PipeConn) { l.Close(errors.New("over")) }, err: true},
-		"the Conn closed": {end: func(l *line, far *jsonrpc.PipeConn) { far.Close(); _ = l.Force(jsonrpc.Queued{Message: notice("lost")}) }, err: true},
+		"paused": {end: func(l *line, _ *jsonrpc.PipeConn) { l.Pause(true) }},
+		"closed": {end: func(l *line, _ *jsonrpc.PipeConn) { l.Close(errors.New("over")) }, err: true},
+		"the Conn closed": {end: func(l *line, far *jsonrpc.PipeConn) {
+			far.Close()
+			_ = l.Force(jsonrpc.Queued{Message: notice("lost")})
+		}, err: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
