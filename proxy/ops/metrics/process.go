@@ -12,46 +12,46 @@ import (
 // (its NewProcessCollector and NewGoCollector).
 
 var (
-	cpuTime         = describe("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
-	openFiles       = describe("process_open_fds", "Number of open file descriptors.")
-	mostFiles       = describe("process_max_fds", "Maximum number of open file descriptors.")
-	virtualMemory   = describe("process_virtual_memory_bytes", "Virtual memory size in bytes.")
-	mostMemory      = describe("process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes.")
-	residentMemory  = describe("process_resident_memory_bytes", "Resident memory size in bytes.")
-	startTime       = describe("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
-	networkReceived = describe("process_network_receive_bytes_total", "Number of bytes received by the process over the network.")
-	networkSent     = describe("process_network_transmit_bytes_total", "Number of bytes sent by the process over the network.")
+	cpuTime         = describe("process_cpu_seconds_total", "CPU time of the proxy, of user and system, in seconds.")
+	openFiles       = describe("process_open_fds", "Open file descriptors.")
+	mostFiles       = describe("process_max_fds", "Limit of open file descriptors.")
+	virtualMemory   = describe("process_virtual_memory_bytes", "Virtual memory.")
+	mostMemory      = describe("process_virtual_memory_max_bytes", "Limit of virtual memory.")
+	residentMemory  = describe("process_resident_memory_bytes", "Resident memory.")
+	startTime       = describe("process_start_time_seconds", "When the proxy was started, in seconds since 1970.")
+	networkReceived = describe("process_network_receive_bytes_total", "Bytes that the network namespace of the proxy has received.")
+	networkSent     = describe("process_network_transmit_bytes_total", "Bytes that the network namespace of the proxy has sent.")
 
-	goInfo       = describe("go_info", "Information about the Go environment.", "version")
-	goroutines   = describe("go_goroutines", "Number of goroutines that currently exist.")
-	threads      = describe("go_threads", "Number of OS threads created.")
-	pausesOfGC   = describe("go_gc_duration_seconds", "A summary of the wall-time pause (stop-the-world) duration in garbage collection cycles.")
-	lastGC       = describe("go_memstats_last_gc_time_seconds", "Number of seconds since 1970 of last garbage collection.")
+	goInfo       = describe("go_info", "The version of Go.", "version")
+	goroutines   = describe("go_goroutines", "Goroutines.")
+	threads      = describe("go_threads", "Threads that were started.")
+	pausesOfGC   = describe("go_gc_duration_seconds", "How long garbage collections have stopped the program.")
+	lastGC       = describe("go_memstats_last_gc_time_seconds", "When the last garbage collection ended, in seconds since 1970.")
 	ofTheRuntime = []fromRuntime{
-		sourced("go_gc_gogc_percent", "Heap size target percentage configured by the user, otherwise 100. This value is set by the GOGC environment variable, and the runtime/debug.SetGCPercent function.", "/gc/gogc:percent"),
-		sourced("go_gc_gomemlimit_bytes", "Go runtime memory limit configured by the user, otherwise math.MaxInt64. This value is set by the GOMEMLIMIT environment variable, and the runtime/debug.SetMemoryLimit function.", "/gc/gomemlimit:bytes"),
-		sourced("go_sched_gomaxprocs_threads", "The current runtime.GOMAXPROCS setting, or the number of operating system threads that can execute user-level Go code simultaneously.", "/sched/gomaxprocs:threads"),
-		equal("alloc_bytes", "Number of bytes allocated in heap and currently in use.", heapObjects),
-		equal("alloc_bytes_total", "Total number of bytes allocated in heap until now, even if released already.", "/gc/heap/allocs:bytes"),
-		equal("sys_bytes", "Number of bytes obtained from system.", "/memory/classes/total:bytes"),
-		equal("mallocs_total", "Total number of heap objects allocated, both live and gc-ed. Semantically a counter version for go_memstats_heap_objects gauge.", "/gc/heap/allocs:objects", tinyAllocs),
-		equal("frees_total", "Total number of heap objects frees.", "/gc/heap/frees:objects", tinyAllocs),
-		equal("heap_alloc_bytes", "Number of heap bytes allocated and currently in use, same as go_memstats_alloc_bytes.", heapObjects),
-		equal("heap_sys_bytes", "Number of heap bytes obtained from system.", heapObjects, heapUnused, heapReleased, heapFree),
-		equal("heap_idle_bytes", "Number of heap bytes waiting to be used.", heapReleased, heapFree),
-		equal("heap_inuse_bytes", "Number of heap bytes that are in use.", heapObjects, heapUnused),
-		equal("heap_released_bytes", "Number of heap bytes released to OS.", heapReleased),
-		equal("heap_objects", "Number of currently allocated objects.", "/gc/heap/objects:objects"),
-		equal("stack_inuse_bytes", "Number of bytes obtained from system for stack allocator in non-CGO environments.", heapStacks),
-		equal("stack_sys_bytes", "Number of bytes obtained from system for stack allocator.", heapStacks, "/memory/classes/os-stacks:bytes"),
-		equal("mspan_inuse_bytes", "Number of bytes in use by mspan structures.", mspanInUse),
-		equal("mspan_sys_bytes", "Number of bytes used for mspan structures obtained from system.", mspanInUse, "/memory/classes/metadata/mspan/free:bytes"),
-		equal("mcache_inuse_bytes", "Number of bytes in use by mcache structures.", mcacheInUse),
-		equal("mcache_sys_bytes", "Number of bytes used for mcache structures obtained from system.", mcacheInUse, "/memory/classes/metadata/mcache/free:bytes"),
-		equal("buck_hash_sys_bytes", "Number of bytes used by the profiling bucket hash table.", "/memory/classes/profiling/buckets:bytes"),
-		equal("gc_sys_bytes", "Number of bytes used for garbage collection system metadata.", "/memory/classes/metadata/other:bytes"),
-		equal("other_sys_bytes", "Number of bytes used for other system allocations.", "/memory/classes/other:bytes"),
-		equal("next_gc_bytes", "Number of heap bytes when next garbage collection will take place.", "/gc/heap/goal:bytes"),
+		sourced("go_gc_gogc_percent", "By how much the heap may grow until the next garbage collection (GOGC).", "/gc/gogc:percent"),
+		sourced("go_gc_gomemlimit_bytes", "The soft limit of memory (GOMEMLIMIT).", "/gc/gomemlimit:bytes"),
+		sourced("go_sched_gomaxprocs_threads", "How many threads run Go code at the same time at most (GOMAXPROCS).", "/sched/gomaxprocs:threads"),
+		equal("alloc_bytes", "Heap in use by objects.", heapObjects),
+		equal("alloc_bytes_total", "Heap that was allocated, including what was freed.", "/gc/heap/allocs:bytes"),
+		equal("sys_bytes", "All memory from the system.", "/memory/classes/total:bytes"),
+		equal("mallocs_total", "Heap objects that were allocated.", "/gc/heap/allocs:objects", tinyAllocs),
+		equal("frees_total", "Heap objects that were freed.", "/gc/heap/frees:objects", tinyAllocs),
+		equal("heap_alloc_bytes", "Heap in use by objects, as go_memstats_alloc_bytes.", heapObjects),
+		equal("heap_sys_bytes", "Heap from the system.", heapObjects, heapUnused, heapReleased, heapFree),
+		equal("heap_idle_bytes", "Heap in spans without objects.", heapReleased, heapFree),
+		equal("heap_inuse_bytes", "Heap in spans with objects.", heapObjects, heapUnused),
+		equal("heap_released_bytes", "Heap that was given back to the system.", heapReleased),
+		equal("heap_objects", "Heap objects in use.", "/gc/heap/objects:objects"),
+		equal("stack_inuse_bytes", "Stacks of goroutines.", heapStacks),
+		equal("stack_sys_bytes", "Stacks of goroutines and threads, from the system.", heapStacks, "/memory/classes/os-stacks:bytes"),
+		equal("mspan_inuse_bytes", "Descriptors of spans in use.", mspanInUse),
+		equal("mspan_sys_bytes", "Descriptors of spans, from the system.", mspanInUse, "/memory/classes/metadata/mspan/free:bytes"),
+		equal("mcache_inuse_bytes", "Caches of the allocator in use.", mcacheInUse),
+		equal("mcache_sys_bytes", "Caches of the allocator, from the system.", mcacheInUse, "/memory/classes/metadata/mcache/free:bytes"),
+		equal("buck_hash_sys_bytes", "Tables of the profiler, from the system.", "/memory/classes/profiling/buckets:bytes"),
+		equal("gc_sys_bytes", "What the garbage collector needs, from the system.", "/memory/classes/metadata/other:bytes"),
+		equal("other_sys_bytes", "Other memory of the runtime, from the system.", "/memory/classes/other:bytes"),
+		equal("next_gc_bytes", "Size of the heap at which the next garbage collection begins.", "/gc/heap/goal:bytes"),
 	}
 )
 
