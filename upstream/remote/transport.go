@@ -27,6 +27,10 @@ const (
 	// maxRefusal bounds the bytes that are read of a response with an error status, and
 	// of an unwanted one, which is read so that its connection can be reused.
 	maxRefusal = 64 << 10
+
+	// maxClosed is how often a request is sent once more because the server had closed the kept
+	// connection that it got. net/http does that itself only for methods without effects.
+	maxClosed = 3
 )
 
 // A transport sends HTTP requests to one server. All sessions share it.
@@ -107,6 +111,7 @@ type endpoint struct {
 // A reach records how far a request came.
 type reach struct {
 	connected atomic.Bool  // it has a connection, so some of it may have been sent
+	kept      atomic.Bool  // in this attempt it got a connection that had served others
 	delivered *atomic.Bool // set with connected; the session's, nil for requests that do not count there
 
 	mu        sync.Mutex    // guards the fields below
@@ -196,6 +201,7 @@ func abortable(ctx context.Context, url string) (context.Context, context.Cancel
 func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp context.CancelCauseFunc) context.Context {
 	var stalled *time.Timer // the hooks of one attempt are called one after the other
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) { r.kept.Store(got.Reused) },
 		WroteHeaders: func() {
 			r.connect()
 			if giveUp != nil {
@@ -339,8 +345,7 @@ func (t *transport) do(req *http.Request, at *endpoint, own http.Header, r *reac
 		}
 		discardSoon(resp)
 		if req.GetBody != nil {
-			req = req.Clone(req.Context())
-			req.Body, _ = req.GetBody()
+			req = rewound(req)
 		}
 	}
 }
@@ -362,10 +367,14 @@ func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *re
 		header.Set(headerVersion, at.version)
 	}
 	req.Header = header
-	if !r.begin() {
-		return nil, broken(req.Context(), errCancelled, r.connected.Load())
+	resp, err := t.attempt(req, r)
+	for range maxClosed {
+		if err == nil || !r.kept.Load() || r.connected.Load() || req.Context().Err() != nil || req.GetBody == nil {
+			break
+		}
+		req = rewound(req) // the server had just closed the connection: nothing was sent
+		resp, err = t.attempt(req, r)
 	}
-	resp, err := t.client.Do(req)
 	if err != nil {
 		return nil, broken(req.Context(), err, r.connected.Load())
 	}
@@ -377,6 +386,22 @@ func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *re
 		t.failures.accepted()
 	}
 	return resp, nil
+}
+
+// attempt sends a request, unless that was taken back.
+func (t *transport) attempt(req *http.Request, r *reach) (*http.Response, error) {
+	if !r.begin() {
+		return nil, errCancelled
+	}
+	r.kept.Store(false)
+	return t.client.Do(req)
+}
+
+// rewound returns a request to be sent once more.
+func rewound(req *http.Request) *http.Request {
+	req = req.Clone(req.Context())
+	req.Body, _ = req.GetBody()
+	return req
 }
 
 // mediaType returns the type of a response's body, "" if it has none.

@@ -86,3 +86,58 @@ func TestStalledWrite(t *testing.T) {
 		t.Error("a request over HTTP/1 has a timer of its own")
 	}
 }
+
+// closing is a RoundTripper whose first requests get a connection that the server closes just then.
+type closing struct {
+	http.RoundTripper
+	times, tries int
+	kept, wrote  bool
+}
+
+func (c *closing) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.tries++
+	if c.tries > c.times {
+		return c.RoundTripper.RoundTrip(r)
+	}
+	hooks := httptrace.ContextClientTrace(r.Context())
+	hooks.GotConn(httptrace.GotConnInfo{Reused: c.kept})
+	if c.wrote {
+		hooks.WroteHeaders()
+		hooks.WroteRequest(httptrace.WroteRequestInfo{Err: errors.New("closed")})
+	}
+	return nil, errors.New("http: server closed idle connection")
+}
+
+// TestServerClosesKeptConnection sends a call again if the kept connection that it got was closed before any
+// of it was written, which net/http does itself only for methods without effects.
+func TestServerClosesKeptConnection(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		closing     closing
+		tries       int
+		phase, want string
+	}{
+		{"closed", closing{times: 2, kept: true}, 3, "", `{}`},
+		{"closed again and again", closing{times: 9, kept: true}, 4, "not_sent", ""},
+		{"closed when some was written", closing{times: 9, kept: true, wrote: true}, 1, "in_flight", ""},
+		{"a new connection", closing{times: 9}, 1, "not_sent", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, f *fake) {
+				s, _ := server(t, f.URL)
+				c := shaken(t, f.reach(s))
+				f.await("notifications/initialized", 1)
+				synctest.Wait()
+				client, fails := s.prepare().client, tt.closing
+				fails.RoundTripper = client.Transport
+				client.Transport = &fails
+				defer func() { client.Transport = fails.RoundTripper }()
+				c.request(1, "tools/call", `{}`)
+				m := c.recv()
+				if fails.tries != tt.tries || string(m.Result) != tt.want || !strings.Contains(string(m.Error), tt.phase) {
+					t.Errorf("%d tries, answered with %s, want %d, %s%s", fails.tries, m.Append(nil), tt.tries, tt.want, tt.phase)
+				}
+			})
+		})
+	}
+}
