@@ -198,6 +198,8 @@ func vanishing(s *site, wire string) (c *client, left func()) {
 		if wire == "modern HTTP" { // it has no connection
 			ends = 0
 		}
+		// The session says so after its servers have heard of it.
+		eventually(t, "a line for the end", func() bool { return s.log.count("client disconnected") >= ends })
 		if s.log.count("level=WARN") != 0 || s.log.count("client disconnected") != ends {
 			t.Errorf("want %d lines, and no warning:\n%s", ends, s.log)
 		}
