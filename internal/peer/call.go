@@ -22,6 +22,11 @@ type Call struct {
 	Owner   any        // its owner, if several share the Peer; see [Request.Mark]
 	Value   any        // the owner's
 
+	// Passes is whether whoever sends the response may handle it ([jsonrpc.Direct]) while there is room
+	// for the answer to the request that it serves. Then Passed is true, and Done must not wait.
+	Passes bool
+	Passed bool // set before Done is called
+
 	First bool          // it is not held back with its class
 	Room  *jsonrpc.Room // in the queue; nil for the Peer's own
 
@@ -188,12 +193,31 @@ func (p *Peer) takeAnswered(id jsonrpc.ID) *Call {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.calls.Get(n)
+	return p.takeAnsweredLocked(p.calls.Get(n))
+}
+
+// takeAnsweredLocked takes c, unless it is nil or cannot have been answered yet.
+func (p *Peer) takeAnsweredLocked(c *Call) *Call {
 	if c == nil || !c.sent || !c.takeLocked() {
 		return nil
 	}
 	c.heard = c.joined
 	return c
+}
+
+// takePassed is takeAnswered for a response whose sender may handle it.
+func (p *Peer) takePassed(id jsonrpc.ID) *Call {
+	n, ok := id.Answered()
+	if !ok {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.calls.Get(n)
+	if c == nil || !c.Passes || c.For == nil || c.For.p.tight.Load() {
+		return nil
+	}
+	return p.takeAnsweredLocked(c)
 }
 
 // Call returns the open call with that id; nil for none.

@@ -40,8 +40,10 @@
 //     does not read slows a server down.
 //
 // Goroutines: [Peer.Run] reads on its caller's goroutine, and has one that writes, but to a
-// [jsonrpc.Prompt] only while something waits. It waits for it. From a [jsonrpc.Direct], messages are handled by whoever sends them while Run waits for one, in
-// the same order and one at a time, but only if that cannot wait (6).
+// [jsonrpc.Prompt] only while something waits. It waits for it. From a [jsonrpc.Direct], messages are
+// handled by whoever sends them while Run waits for one, in the same order and one at a time, but only
+// if that cannot wait (6): else a client that does not read would stop its servers' readers, and their
+// end would wait for it.
 package peer
 
 import (
@@ -169,14 +171,23 @@ func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
 // ready is Options.Ready.
 func (p *Peer) ready(wait bool) bool { return p.o.Ready == nil || p.o.Ready(wait) }
 
-// receiveNow is receive in the goroutine of whoever has sent m. It returns false if it might have to
-// wait: Notified and Request may, unless Ready has waited for them.
+// receiveNow is receive in the goroutine of whoever has sent m, who does not read or write for others
+// meanwhile. It returns false if it might have to wait: any function may, unless Ready has waited for it,
+// and Done of a call that does not pass.
 func (p *Peer) receiveNow(m *jsonrpc.Message) bool {
-	if m.Batch != nil || p.o.Ready == nil && !m.IsResponse() || !p.ready(false) {
-		return false
+	switch {
+	case m.Batch != nil:
+	case p.o.Ready != nil && p.o.Ready(false):
+		p.handle(m, nil)
+		return true
+	case p.o.Ready == nil && m.IsResponse():
+		if c := p.takePassed(m.ID); c != nil {
+			c.Passed = true
+			c.settle(m, nil)
+			return true
+		}
 	}
-	p.handle(m, nil)
-	return true
+	return false
 }
 
 // receive handles one message, or an array.

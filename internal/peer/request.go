@@ -148,6 +148,7 @@ func (r *Request) AnswerWhenRoom(m *jsonrpc.Message) {
 	p := r.p
 	p.mu.Lock()
 	_ = p.out.Wait(&p.o.Room, 1)
+	p.tight.Store(!p.out.Roomy(&p.o.Room, 1))
 	full := r.answerLocked(m)
 	p.mu.Unlock()
 	if full != nil {

@@ -153,8 +153,8 @@ type chain struct {
 	client, near, far, server *side
 }
 
-// newChain returns one. Its readers handle messages in the goroutines of the senders where they can, if
-// direct is set.
+// newChain returns one. If direct is set, senders handle all messages to near, and the answers to far's
+// calls, in their own goroutines.
 func newChain(t *testing.T, direct bool) *chain {
 	w := &chain{client: newSide("client", peer.Options{}), server: newSide("server", peer.Options{})}
 	w.near = newSide("near", peer.Options{
@@ -163,12 +163,6 @@ func newChain(t *testing.T, direct bool) *chain {
 	})
 	w.far = newSide("far", peer.Options{
 		Name: "files", Request: func(r *peer.Request) { w.forward(r, w.far, w.near) },
-		Ready: func(wait bool) bool {
-			if wait {
-				w.near.Wait(1)
-			}
-			return w.near.Roomy(1)
-		},
 		Full: func(*jsonrpc.Message) {}, Room: jsonrpc.Room{Messages: 4},
 	})
 	a, b := jsonrpc.Pipe()
@@ -187,6 +181,7 @@ func (w *chain) forward(r *peer.Request, from, to *side) {
 		return
 	}
 	c := to.NewCall(r.Method)
+	c.Passes = true
 	c.Progress = func(m *jsonrpc.Message, at jsonrpc.Span) {
 		from.Send(&jsonrpc.Message{Method: m.Method,
 			Params: jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: r.ID.Raw()})})

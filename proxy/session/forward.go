@@ -38,7 +38,7 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	}
 	a, cold := u.enterFor(n)
 	c := u.newCall(a, r.Method)
-	c.request, c.Done, c.Works = r, c.settle, true
+	c.request, c.Done, c.Works, c.Passes = r, c.settle, true, true
 	if n.Has(mcp.Token) {
 		c.token = bytes.Clone(n.Raw(mcp.Token))
 		edits = append(edits, jsonrpc.Edit{Span: n.At(mcp.Token), With: c.ID.Raw()})
@@ -138,11 +138,15 @@ func (c *call) answered(answer *jsonrpc.Message) {
 	if r.extension {
 		answer = s.ofExtension(c, answer)
 	}
+	put := r.AnswerWhenRoom
+	if c.Passed { // there was room, and whoever has sent the answer must not wait
+		put = r.Answer
+	}
 	if r.era == mcp.Modern {
-		s.settle(r, r.checked(c.conn, answer))
+		s.settleWith(r, r.checked(c.conn, answer), put)
 		return
 	}
-	s.settle(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra})
+	s.settleWith(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra}, put)
 }
 
 // isForOthers reports whether another upstream may get a request that one has answered with an error.
