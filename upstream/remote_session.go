@@ -25,8 +25,8 @@ const (
 	forcedFarewell = 750 * time.Millisecond
 )
 
-// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it. write
-// sends from a queue, so that readStream does not block and sees the stream's end, as with
+// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it. What is sent waits
+// in a queue, so that readStream does not block and sees the end of the stream, as with
 // the backlog of a process.
 type remoteSession struct {
 	// Static after construction.
@@ -39,7 +39,7 @@ type remoteSession struct {
 	conn    jsonrpc.Conn  // nil if there is none
 	err     error
 
-	left chan struct{} // closed by write at its end: nothing is left of the session
+	left chan struct{} // closed when nothing is left of the session
 	lost atomic.Bool   // the server has ended the session, or was not reached
 
 	mu    sync.Mutex // guards queue and room
@@ -55,7 +55,6 @@ func newRemoteSession(
 	}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // Finish, Abort and Stop end it
 	r.queue = jsonrpc.NewQueue(&r.mu)
-	wg.Go(r.write)
 	return r
 }
 
@@ -72,26 +71,32 @@ func (r *remoteSession) Send(batch []*jsonrpc.Message, accepted func([]*jsonrpc.
 	}
 }
 
-// write sends the queued messages until the queue ends, and then closes the session. If the
-// session is lost, it drops them; Recv reports the loss.
-func (r *remoteSession) write() {
-	defer close(r.left)
-	<-r.dialled
+// reach begins the session, and sends what is queued until the queue ends.
+func (r *remoteSession) reach() {
+	r.conn, r.err = r.dial(r.ctx)
+	close(r.dialled)
 	if r.conn == nil {
+		close(r.left)
 		return
 	}
-	if r.queue.Run(r.conn) != nil {
-		for err := error(nil); err == nil; _, err = r.queue.Next() {
+	r.queue.Start(r.conn, r.written)
+}
+
+// written closes the session when the queue has ended. If the session was lost before, it drops what
+// is queued until then; Recv reports the loss.
+func (r *remoteSession) written(err error) {
+	if err != nil {
+		for err = nil; err == nil; _, err = r.queue.Next() {
 		}
 	}
 	r.conn.Close()
+	close(r.left)
 }
 
-// Recv implements server.
+// Recv implements server. The first call begins the session.
 func (r *remoteSession) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	if !closed(r.dialled) {
-		r.conn, r.err = r.dial(r.ctx)
-		close(r.dialled)
+		r.reach()
 	}
 	if r.conn == nil {
 		r.lost.Store(true)
@@ -125,7 +130,7 @@ func (r *remoteSession) Finish(last func() []*jsonrpc.Message) {
 	}
 }
 
-// Abort implements server. It closes the session at once, which unblocks write.
+// Abort implements server. It closes the session at once, which unblocks what is being sent.
 func (r *remoteSession) Abort() {
 	r.mu.Lock()
 	r.queue.Close(jsonrpc.ErrClosed)

@@ -192,3 +192,16 @@ func TestPipePass(t *testing.T) {
 		}
 	}
 }
+
+// TestPassPanic: a function that panics, which net/http recovers for a POST, leaves a Queue that goes on.
+func TestPassPanic(t *testing.T) {
+	l := newLine()
+	l.OnPass(func(*jsonrpc.Message) bool { panic("a bug") })
+	func() {
+		defer func() { _ = recover() }()
+		l.Pass(jsonrpc.Queued{Message: notice("bad")})
+	}()
+	l.OnPass(nil)
+	l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("next")}) })
+	l.wantTaken(t, "next")
+}

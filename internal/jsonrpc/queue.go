@@ -2,7 +2,6 @@ package jsonrpc
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +15,7 @@ const queueAtOnce = 64
 // when there is no room. Force never blocks and never fails for lack of room. A reader whose
 // messages cause others calls Wait before it reads on.
 //
-// All methods need L, the lock of the Queue's owner, to be held, except Take, Next, Run, Start, OnPass
+// All methods need L, the lock of the Queue's owner, to be held, except Take, Next, Start, OnPass
 // and Pass, which lock it themselves. So a message leaves, and its owner marks it as sent, in one step.
 type Queue struct {
 	L sync.Locker
@@ -30,11 +29,10 @@ type Queue struct {
 	err      error // of Finish or Close; nil: it takes messages
 	closed   bool  // by Close: nothing is sent any more
 	paused   bool
-	conn     Conn                // of Run; nil without one
+	conn     Conn                // of Start; nil without one
 	prompt   Prompt              // conn, if it is one
-	over     func(error)         // of Start, until it is called
-	sends    bool                // the goroutine of Start runs
-	sending  bool                // whoever took messages is not back for more: Run sends them, or a reader handles them
+	resume   func()              // of rest, until it is called
+	sending  bool                // whoever took messages is not back for more: Start sends them, or a reader handles them
 	handle   func(*Message) bool // of OnPass
 	passing  bool                // Pass calls handle
 	within   time.Duration
@@ -144,12 +142,26 @@ func (q *Queue) add(m Queued) {
 
 // wake has what waits taken, or the end noticed.
 func (q *Queue) wake() {
-	if q.over != nil && !q.sends {
-		q.sends = true
-		go q.sendWaiting()
-		return
+	if q.resume != nil && q.busy() {
+		go q.resume()
+		q.resume = nil
 	}
 	q.more.Broadcast()
+}
+
+// busy reports whether Take would return at once.
+func (q *Queue) busy() bool { return !q.passing && (len(q.line) > 0 || q.err != nil || q.paused) }
+
+// rest reports whether Take would wait. If so, resume is called, in a goroutine of its own, as soon as
+// Take would not.
+func (q *Queue) rest(resume func()) bool {
+	q.L.Lock()
+	defer q.L.Unlock()
+	if q.busy() {
+		return false
+	}
+	q.sending, q.resume = false, resume
+	return true
 }
 
 // OnPass sets the function to which Pass passes messages; nil for none. It waits until an earlier one
@@ -177,16 +189,22 @@ func (q *Queue) Pass(m Queued) bool {
 		return true
 	}
 	q.passing = true
-	handle := q.handle
-	q.L.Unlock()
-	done := handle(m.Message)
-	q.L.Lock()
-	q.passing = false
-	if !done && !q.closed {
+	defer func() {
+		q.passing = false
+		q.wake()
+	}()
+	if !q.pass(m.Message) && !q.closed {
 		q.line = slices.Insert(q.line, 0, Queued{Message: m.Message})
 	}
-	q.more.Broadcast()
 	return true
+}
+
+// pass calls the function of OnPass without the lock. net/http recovers a panic of it.
+func (q *Queue) pass(m *Message) (done bool) {
+	handle := q.handle
+	q.L.Unlock()
+	defer q.L.Lock()
+	return handle(m)
 }
 
 // Wait waits until r has room, or until less than times its bounds is in use: a factor above 1 is
@@ -262,9 +280,9 @@ func (q *Queue) Drop(unwanted func(Queued) bool) {
 	q.freed()
 }
 
-// Finish makes the Queue take no more, because of err. Run sends what is queued, then the result of
-// last unless that is nil, and returns: then the Conn is to be closed or half-closed. Held messages
-// are not sent. If all that takes longer than within, Run's Conn is closed with err.
+// Finish makes the Queue take no more, because of err. Start sends what is queued, then the result of
+// last unless that is nil, and calls over: then the Conn is to be closed or half-closed. Held messages
+// are not sent. If all that takes longer than within, Start's Conn is closed with err.
 func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) {
 	if q.err != nil {
 		return
@@ -296,8 +314,8 @@ func (q *Queue) Close(err error) {
 	q.room.Broadcast()
 }
 
-// Pause(true) makes Run return, at once if it is called later. Queued messages wait for the next
-// Run after Pause(false). Meanwhile Wait does not block.
+// Pause(true) ends Start, at once if it is called later. Queued messages wait for the next Start after
+// Pause(false). Meanwhile Wait does not block.
 func (q *Queue) Pause(on bool) {
 	q.paused = on
 	q.wake()
@@ -318,8 +336,8 @@ func (q *Queue) Bytes() (n int) {
 	return n
 }
 
-// Take waits for messages, takes them and appends them to batch. Only one goroutine may call Take
-// or Run. At the end Take returns the error of Finish or Close; after Finish it first takes all
+// Take waits for messages, takes them and appends them to batch. Only one goroutine may call Take,
+// and none after Start. At the end Take returns the error of Finish or Close; after Finish it first takes all
 // that is left.
 func (q *Queue) Take(batch []*Message) ([]*Message, error) {
 	return q.takeUpTo(queueAtOnce, batch)
@@ -376,87 +394,54 @@ func (q *Queue) freed() {
 	}
 }
 
-// Run owns Send of c until the end. It returns nil after Pause, and after Finish once everything
-// was sent. Otherwise it returns the error of Close or Send.
-func (q *Queue) Run(c Conn) error {
-	q.L.Lock()
-	q.begin(c)
-	q.L.Unlock()
-	err := q.send(c)
-	q.end()
-	return err
-}
-
-// Start is Run in a goroutine, which calls over with the result. If c is a [Prompt], there is a goroutine
-// only while something waits that c did not take at once, and at the end.
+// Start owns Send of c until the end, and then calls over: with nil after Pause, and after Finish once
+// everything was sent. Otherwise with the error of Close or Send. If c is a [Prompt], there is a goroutine
+// only while something waits that c did not take at once, and at the end. A new goroutine for each
+// message to a socket would cost more than one that waits.
 func (q *Queue) Start(c Conn, over func(error)) {
 	q.L.Lock()
-	defer q.L.Unlock()
-	q.begin(c)
-	q.over = over
-	if q.prompt == nil || q.busy() {
-		q.wake()
-	}
-}
-
-// sendWaiting is the goroutine of Start.
-func (q *Queue) sendWaiting() {
-	err := q.send(q.conn)
-	if err == errRests {
-		return
-	}
-	over := q.over
-	q.end()
-	over(err)
-}
-
-func (q *Queue) begin(c Conn) {
 	q.conn = c
-	q.prompt, _ = c.(Prompt)
+	prompt, rests := c.(Prompt)
+	q.prompt = prompt
 	q.bound()
+	q.L.Unlock()
+	var batch []*Message
+	var send func()
+	send = func() {
+		for !rests || !q.rest(send) {
+			batch, _ = q.Take(batch[:0])
+			err := q.send(c, batch)
+			if len(batch) == 0 || err != nil {
+				q.end()
+				over(err)
+				return
+			}
+			clear(batch) // do not keep messages alive while idle
+		}
+	}
+	if !rests || !q.rest(send) {
+		go send()
+	}
+}
+
+// send sends a batch; an empty one is the last.
+func (q *Queue) send(c Conn, batch []*Message) error {
+	if len(batch) == 0 {
+		return q.finish(c)
+	}
+	if err := SendAll(c, batch); err != nil {
+		return Closed(err)
+	}
+	return nil
 }
 
 func (q *Queue) end() {
 	q.L.Lock()
 	defer q.L.Unlock()
-	q.conn, q.prompt, q.over, q.sends = nil, nil, nil, false
+	q.conn, q.prompt = nil, nil
 	if q.late != nil {
 		q.late.Stop()
 	}
-}
-
-// errRests is the result of send if nothing waits, and wake starts the next goroutine.
-var errRests = errors.New("nothing waits")
-
-func (q *Queue) send(c Conn) error {
-	var batch []*Message
-	for {
-		if q.rests() {
-			return errRests
-		}
-		batch, _ = q.Take(batch[:0])
-		if len(batch) == 0 {
-			return q.finish(c)
-		}
-		if err := SendAll(c, batch); err != nil {
-			return Closed(err)
-		}
-		clear(batch) // do not keep messages alive while idle
-	}
-}
-
-// busy reports whether Take would return at once.
-func (q *Queue) busy() bool { return len(q.line) > 0 || q.err != nil || q.paused }
-
-// rests ends the goroutine of Start if it has a Prompt and nothing to do.
-func (q *Queue) rests() bool {
-	q.L.Lock()
-	defer q.L.Unlock()
-	if q.over == nil || q.prompt == nil || q.busy() {
-		return false
-	}
-	q.sends, q.sending = false, false
-	return true
 }
 
 // finish sends the last messages, unless the Queue was closed or paused.

@@ -32,6 +32,13 @@ func (l *line) locked(fn func()) {
 	fn()
 }
 
+// run starts the Queue and returns how it ended.
+func (l *line) run(c jsonrpc.Conn) error {
+	over := make(chan error)
+	l.Start(c, func(err error) { over <- err })
+	return <-over
+}
+
 func notice(method string) *jsonrpc.Message { return jsonrpc.NewNotification(method, nil) }
 
 func names(messages []*jsonrpc.Message) (all []string) {
@@ -148,7 +155,7 @@ func TestQueueFinish(t *testing.T) {
 			_ = l.Force(jsonrpc.Queued{Message: notice("queued")})
 		})
 		done := make(chan error, 1)
-		go func() { done <- l.Run(a); a.CloseWrite() }()
+		go func() { done <- l.run(a); a.CloseWrite() }()
 		l.locked(func() {
 			l.Finish(nil, time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
 			_ = l.Force(jsonrpc.Queued{Message: notice("too late")})
@@ -194,9 +201,9 @@ func TestQueueFinishBound(t *testing.T) {
 			} else {
 				go func() { time.Sleep(0); finish() }()
 			}
-			err := l.Run(a)
+			err := l.run(a)
 			if !errors.Is(err, jsonrpc.ErrClosed) || time.Since(began) != time.Second {
-				t.Errorf("Run: %v after %v", err, time.Since(began))
+				t.Errorf("over: %v after %v", err, time.Since(began))
 			}
 		})
 	}
@@ -228,20 +235,20 @@ func TestQueueClose(t *testing.T) {
 	})
 }
 
-// TestQueueSend uses a Conn that breaks: Run returns, and the Queue can serve another.
+// TestQueueSend uses a Conn that breaks: it is over, and the Queue can serve another.
 func TestQueueSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
 		a, b := jsonrpc.Pipe()
 		b.Close()
 		l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("lost")}) })
-		if err := l.Run(a); !errors.Is(err, jsonrpc.ErrClosed) {
-			t.Errorf("Run: %v", err)
+		if err := l.run(a); !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("over: %v", err)
 		}
 		a, b = jsonrpc.Pipe()
 		l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("kept")}) })
 		done := make(chan error, 1)
-		go func() { done <- l.Run(a) }()
+		go func() { done <- l.run(a) }()
 		if m, err := b.Recv(); err != nil || m.Method != "kept" {
 			t.Errorf("received %v, %v", m, err)
 		}
@@ -250,11 +257,11 @@ func TestQueueSend(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("paused: %v", err)
 		}
-		if err := l.Run(a); err != nil {
+		if err := l.run(a); err != nil {
 			t.Errorf("still paused: %v", err)
 		}
 		l.locked(func() { l.Pause(false) })
-		go func() { done <- l.Run(a) }()
+		go func() { done <- l.run(a) }()
 		if m, err := b.Recv(); err != nil || m.Method != "next" {
 			t.Errorf("received %v, %v", m, err)
 		}
@@ -288,7 +295,7 @@ func TestQueuePrompt(t *testing.T) {
 		near, far := jsonrpc.Pipe()
 		p := &prompt{PipeConn: near}
 		done := make(chan error, 1)
-		go func() { done <- l.Run(p) }()
+		go func() { done <- l.run(p) }()
 		synctest.Wait()
 		put := func(name string, of jsonrpc.Leaving, class jsonrpc.Class) {
 			l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice(name), Of: of, Class: class}) })
@@ -332,13 +339,13 @@ func TestQueuePrompt(t *testing.T) {
 		}
 		put("without a Conn", nil, 0)
 		l.locked(func() { l.Pause(false) })
-		go func() { done <- l.Run(p) }()
+		go func() { done <- l.run(p) }()
 		want("paused", "without a Conn")
 		synctest.Wait()
 		far.Close()
 		put("lost", nil, 0)
 		if err := <-done; !errors.Is(err, jsonrpc.ErrClosed) {
-			t.Errorf("Run: %v", err)
+			t.Errorf("over: %v", err)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 // senders returns how many goroutines of Start there are.
 func senders() int {
 	all := make([]byte, 1<<20)
-	return strings.Count(string(all[:runtime.Stack(all, true)]), "sendWaiting(")
+	return strings.Count(string(all[:runtime.Stack(all, true)]), "(*Queue).Start.func")
 }
 
 // TestQueueStart starts a Queue whose Conn is in memory: a goroutine sends only what the Conn did not take
