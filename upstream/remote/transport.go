@@ -201,6 +201,9 @@ func abortable(ctx context.Context, url string) (context.Context, context.Cancel
 func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp context.CancelCauseFunc) context.Context {
 	var stalled *time.Timer // the hooks of one attempt are called one after the other
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// net/http looks for another connection if nothing was written to the last one, although it said
+		// that it had written the header: to a buffer.
+		GetConn: func(string) { r.connected.Store(false) },
 		GotConn: func(got httptrace.GotConnInfo) { r.kept.Store(got.Reused) },
 		WroteHeaders: func() {
 			r.connect()

@@ -141,3 +141,44 @@ func TestServerClosesKeptConnection(t *testing.T) {
 		})
 	}
 }
+
+// A brokenConn is a kept connection to a server that is gone: nothing leaves with the next write.
+type brokenConn struct {
+	net.Conn
+	gone *atomic.Bool
+}
+
+func (c brokenConn) Write(b []byte) (int, error) {
+	if c.gone.Load() {
+		return 0, errors.New("broken pipe")
+	}
+	return c.Conn.Write(b)
+}
+
+// TestNothingWritten: net/http says that it has written the header of a call when that is in a buffer. If none
+// of it leaves, and the server cannot be reached again, the call was not sent.
+func TestNothingWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := server(t, f.URL)
+		f.reach(s)
+		var gone atomic.Bool
+		transport := s.prepare().client.Transport.(*http.Transport)
+		dial := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if gone.Load() {
+				return nil, errors.New("connection refused")
+			}
+			c, err := dial(ctx, network, addr)
+			return brokenConn{c, &gone}, err
+		}
+		c := shaken(t, s)
+		f.await("notifications/initialized", 1)
+		synctest.Wait()
+		gone.Store(true)
+		c.request(1, "tools/call", `{}`)
+		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"not_sent"`) {
+			t.Errorf("answered with %s", m.Error)
+		}
+		gone.Store(false)
+	})
+}
