@@ -109,6 +109,32 @@ func TestSaidOnce(t *testing.T) {
 	}
 }
 
+// Of two POSTs at a time, the one that Serve gets last says what holds.
+func TestSaidLast(t *testing.T) {
+	s := newHTTPSession("s", caller{}, newBacklog(jsonrpc.Limits{}).join(identity.Principal{}))
+	s.said = &saidOnce{}
+	begun, goOn, done := make(chan bool), make(chan bool), make(chan bool)
+	s.OnSend(func(*jsonrpc.Message) bool { begun <- true; <-goOn; return true })
+	post := func(id int64, level string) {
+		m := []*jsonrpc.Message{jsonrpc.NewRequest(jsonrpc.IntID(id), "logging/setLevel", []byte(`{"level":"`+level+`"}`))}
+		rd, err := s.expect(m, false)
+		if err == nil {
+			err = s.deliver(t.Context(), rd, m)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	go func() { post(1, "debug"); close(done) }()
+	<-begun
+	post(2, "error") // waits for the first
+	close(goOn)
+	<-done
+	if got, want := string(s.said.Level), `{"level":"error"}`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // FuzzKept: what a replica of any version lets this one keep are sessions that can go on here, or nothing, and the
 // bytes that are kept are counted.
 func FuzzKept(f *testing.F) {

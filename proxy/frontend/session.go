@@ -145,19 +145,22 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 
 // pass has a request handled in this goroutine, unless others are ahead of it.
 func (s *httpSession) pass(m *jsonrpc.Message) bool {
-	var said *jsonrpc.Message
-	if s.said != nil { // whoever handles m owns it
-		mine := *m
-		said = &mine
+	q := jsonrpc.Queued{Message: m}
+	if s.said != nil {
+		q.Of = noting{s, m}
 	}
-	if !s.in.Pass(jsonrpc.Queued{Message: m}) {
-		return false
-	}
-	if said != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.noteLocked(said)
-	}
+	return s.in.Pass(q)
+}
+
+// A noting message is remembered when it is passed, in the order in which Serve gets it.
+type noting struct {
+	s *httpSession
+	m *jsonrpc.Message
+}
+
+// Leave implements [jsonrpc.Leaving].
+func (n noting) Leave() bool {
+	n.s.noteLocked(n.m)
 	return true
 }
 
