@@ -264,7 +264,7 @@ func (l *LineWriter) WriteAll(messages []*Message) error {
 	buf := buffers.Get().(*[]byte)
 	text := (*buf)[:0]
 	for _, m := range messages {
-		value, head := m.appendHead(text)
+		value, head := m.AppendHead(text)
 		if len(value) >= largeLine && !hasBreak(value) { // without copying it
 			l.write(head)
 			l.write(value)

@@ -129,13 +129,14 @@ func (m *Message) Append(b []byte) []byte {
 		}
 		return append(b, ']')
 	}
-	value, b := m.appendHead(b)
+	value, b := m.AppendHead(b)
 	return append(appendLine(b, value), '}')
 }
 
-// appendHead appends the text of m up to its largest member: params, result or error. That comes
-// last, so that [DecodeOwn] can take it unread.
-func (m *Message) appendHead(b []byte) (value json.RawMessage, head []byte) {
+// AppendHead is Append up to the value of the largest member: params, result or error, which comes last, so
+// that [DecodeOwn] can take it unread. After the value, which may have raw newlines, '}' ends the text. An
+// array has neither: then AppendHead appends nothing.
+func (m *Message) AppendHead(b []byte) (value json.RawMessage, head []byte) {
 	if m.Batch != nil {
 		return nil, b
 	}

@@ -234,6 +234,13 @@ func (c *Conn) SendAll(messages []*jsonrpc.Message) error {
 		if err := c.err(); err != nil {
 			return err
 		}
+		if len(buf) == 0 {
+			if large, err := c.writeLarge(m); err != nil {
+				return err
+			} else if large {
+				continue
+			}
+		}
 		buf = c.appendMessage(buf, m)
 		if len(buf) < largeWrite && i < len(messages)-1 {
 			continue

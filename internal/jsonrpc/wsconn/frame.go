@@ -45,8 +45,8 @@ func (e *CloseError) Error() string { return "WebSocket closed " + strconv.Itoa(
 
 const closeTimeout = time.Second // for the close handshake
 
-// writePiece is how many bytes the peer must take within the write timeout: a huge message may take longer.
-const writePiece = 256 << 10
+// maxPiece is how many bytes the peer must take within the write timeout: a huge message may take longer.
+const maxPiece = 256 << 10
 
 // largeWrite is how many bytes of messages are combined into one write, and the largest buffer that is reused.
 const largeWrite = 64 << 10
@@ -125,21 +125,54 @@ func (f *framer) closeMessage() []byte {
 
 // write writes whole frames. The caller holds writing.
 func (f *framer) write(frames []byte) error {
-	for piece := range slices.Chunk(frames, writePiece) {
-		if f.writeTimeout > 0 {
-			f.socket.SetWriteDeadline(time.Now().Add(f.writeTimeout))
-		}
-		if f.err() != nil { // restore the deadline of sendClose, which the line above may have replaced
-			f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
-		}
-		if _, err := f.socket.Write(piece); err != nil {
-			f.closeSent.Store(true) // nothing can follow a partial frame
-			err = f.end(err)
-			f.abort() // unblocks the reader
+	for piece := range slices.Chunk(frames, maxPiece) {
+		if err := f.writePiece(piece); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writePiece writes at most that many bytes, of one or several slices.
+func (f *framer) writePiece(pieces ...[]byte) (err error) {
+	if f.writeTimeout > 0 {
+		f.socket.SetWriteDeadline(time.Now().Add(f.writeTimeout))
+	}
+	if f.err() != nil { // restore the deadline of sendClose, which the line above may have replaced
+		f.socket.SetWriteDeadline(time.Now().Add(closeTimeout))
+	}
+	if len(pieces) == 1 {
+		_, err = f.socket.Write(pieces[0])
+	} else {
+		_, err = (*net.Buffers)(&pieces).WriteTo(f.socket)
+	}
+	if err != nil {
+		f.closeSent.Store(true) // nothing can follow a partial frame
+		err = f.end(err)
+		f.abort() // unblocks the reader
+	}
+	return err
+}
+
+// writeLarge writes a message without a copy of its largest member, and reports whether it did: not if
+// that is small, or has to be masked.
+func (f *framer) writeLarge(m *jsonrpc.Message) (large bool, err error) {
+	if f.masks || m.Size() < largeWrite {
+		return false, nil
+	}
+	value, head := m.AppendHead(nil)
+	if len(value) < largeWrite {
+		return false, nil
+	}
+	head = append(f.appendHeader(nil, websocket.TextMessage, len(head)+len(value)+1), head...)
+	for err == nil && len(value) > maxPiece {
+		err = f.writePiece(head, value[:maxPiece])
+		head, value = nil, value[maxPiece:]
+	}
+	if err == nil {
+		err = f.writePiece(head, value, []byte{'}'})
+	}
+	return true, err
 }
 
 // doneWriting answers a ping that came during the write, and unlocks writing. It looks again afterwards, so that it
@@ -180,21 +213,22 @@ func (f *framer) sendCloseLocked(message []byte) {
 	}
 }
 
-// appendMessage appends m as a text frame. It leaves room for the middle one of the three forms of a header, which most
-// messages need.
+// appendMessage appends m as a text frame.
 func (f *framer) appendMessage(b []byte, m *jsonrpc.Message) []byte {
-	const usual, usualMasked = 4, 8
-	room := usual
-	if f.masks {
-		room = usualMasked
-	}
-	start := len(b)
-	b = append(slices.Grow(b, room+m.Size()), make([]byte, room)...)
-	b = m.Append(b)
 	var space [14]byte
-	header := f.appendHeader(space[:0], websocket.TextMessage, len(b)-start-room)
-	f.mask(b[start+room:], header)
-	return slices.Replace(b, start, start+room, header...)
+	size := m.Len()
+	start := len(b)
+	header := f.appendHeader(space[:0], websocket.TextMessage, size)
+	b = append(slices.Grow(b, len(space)+size), header...)
+	end := len(b)
+	b = m.Append(b)
+	if got := len(b) - end; got != size { // the method needs escapes
+		header = f.appendHeader(space[:0], websocket.TextMessage, got)
+		b = slices.Replace(b, start, end, header...)
+		end = start + len(header)
+	}
+	f.mask(b[end:], header)
+	return b
 }
 
 func (f *framer) appendFrame(b []byte, opcode int, payload []byte) []byte {
