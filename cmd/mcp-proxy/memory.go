@@ -18,8 +18,9 @@ const (
 	amplyUsed = 512 << 20
 )
 
-// What a burst of calls or a crowd of clients has left is given back to the system when the program has
-// allocated hardly anything for restAfter. A program that is idle from then on pays nothing more for that.
+// What the start, a burst of calls or a crowd of clients has left is given back to the system when the
+// program has allocated hardly anything for restAfter. A program that is idle from then on pays nothing
+// more for that.
 const (
 	restAfter = 2 * time.Second
 	restBelow = 1 << 20 // bytes that a program at rest allocates in that time
@@ -29,7 +30,9 @@ const (
 // tuneMemory sets GOGC after each collection, unless the user has set it.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
-		(&collection{set: debug.SetGCPercent, rest: &rest{after: restAfter, heap: heap, give: debug.FreeOSMemory}}).over()
+		r := &rest{after: restAfter, heap: heap, give: debug.FreeOSMemory}
+		r.begin() // the start may be over without a cycle
+		(&collection{set: debug.SetGCPercent, rest: r}).over()
 	}
 }
 
@@ -78,12 +81,19 @@ type rest struct {
 	allocated uint64 // bytes so far, when the time began
 }
 
-// await begins to wait, unless that has begun, or there is little to give back.
+// await begins to wait if there is much to give back.
 func (r *rest) await() {
-	allocated, idle := r.heap()
+	if _, idle := r.heap(); idle > worthIt {
+		r.begin()
+	}
+}
+
+// begin begins to wait, unless that has begun.
+func (r *rest) begin() {
+	allocated, _ := r.heap()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.waiting && idle > worthIt {
+	if !r.waiting {
 		r.waiting, r.allocated = true, allocated
 		time.AfterFunc(r.after, r.over)
 	}

@@ -56,6 +56,11 @@ func TestGivesBack(t *testing.T) {
 		if given.Load() != 0 {
 			t.Error("too little was given back")
 		}
+		r.begin()
+		time.Sleep(10 * time.Second)
+		if given.Swap(0) != 1 {
+			t.Error("what the start has left was not given back")
+		}
 		idle.Store(worthIt + 1)
 		r.await()
 		r.await()

@@ -37,35 +37,50 @@ func (l *stderrLog) assign(log *slog.Logger, quiet func() bool) {
 
 // readFrom reads r to its end, in constant memory.
 func (l *stderrLog) readFrom(r io.Reader) {
-	limit := rate.NewLimiter(stderrRate, stderrBurst)
+	t := teller{to: l, limit: rate.NewLimiter(stderrRate, stderrBurst)}
 	lines := bufio.NewReaderSize(r, stderrLine)
-	dropped := 0
-	tell := func() {
-		if dropped > 0 {
-			log, level := l.at()
-			log.Log(context.Background(), level, "upstream stderr: lines dropped", "dropped", dropped)
-		}
-		dropped = 0
-	}
-	defer func() { tell() }()
+	defer t.tellDropped()
 	for {
 		line, err := lines.ReadSlice('\n')
-		if text := clean(line); text != "" {
-			l.keep(text)
-			if limit.Allow() {
-				tell()
-				log, level := l.at()
-				log.Log(context.Background(), level, "upstream stderr", "line", text)
-			} else {
-				dropped++
-			}
-		}
+		t.tell(line)
 		for err == bufio.ErrBufferFull { // the rest of a long line
 			_, err = lines.ReadSlice('\n')
 		}
 		if err != nil {
 			return
 		}
+	}
+}
+
+// A teller logs lines as fast as it may. Most processes write none, so that it is not on the stack of
+// those who wait for one.
+type teller struct {
+	to      *stderrLog
+	limit   *rate.Limiter
+	dropped int
+}
+
+func (t *teller) tell(line []byte) {
+	text := clean(line)
+	if text == "" {
+		return
+	}
+	t.to.keep(text)
+	if !t.limit.Allow() {
+		t.dropped++
+		return
+	}
+	t.tellDropped()
+	log, level := t.to.at()
+	log.Log(context.Background(), level, "upstream stderr", "line", text)
+}
+
+// tellDropped logs how many lines were not logged.
+func (t *teller) tellDropped() {
+	if t.dropped > 0 {
+		log, level := t.to.at()
+		log.Log(context.Background(), level, "upstream stderr: lines dropped", "dropped", t.dropped)
+		t.dropped = 0
 	}
 }
 
