@@ -28,7 +28,7 @@ func (f *fake) reach(s *Server) *Server {
 		t := s.prepare()
 		t.client.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := f.pipes.dial(ctx)
-			return &timeoutConn{c, t.writeTimeout}, err
+			return &timeoutConn{Conn: c, timeout: t.writeTimeout}, err
 		}
 		f.t.Cleanup(s.Close)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,7 +31,7 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 			if err != nil {
 				return nil, err
 			}
-			return &timeoutConn{c, writeTimeout}, nil
+			return &timeoutConn{Conn: c, timeout: writeTimeout}, nil
 		},
 		TLSHandshakeTimeout:    dialTimeout,
 		DisableCompression:     true,
@@ -50,6 +51,7 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 type timeoutConn struct {
 	net.Conn
 	timeout time.Duration
+	sent    atomic.Int64 // bytes
 }
 
 // Write implements net.Conn.
@@ -59,6 +61,7 @@ func (c *timeoutConn) Write(b []byte) (n int, err error) {
 		var m int
 		m, err = c.Conn.Write(b[n:min(n+writeChunk, len(b))])
 		n += m
+		c.sent.Add(int64(m))
 	}
 	return n, err
 }

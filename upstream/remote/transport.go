@@ -133,9 +133,7 @@ func (r *reach) begin() bool {
 		return false
 	}
 	r.sending = true
-	if r.settled {
-		r.settled, r.written = false, make(chan struct{})
-	}
+	r.renewLocked()
 	return true
 }
 
@@ -170,6 +168,22 @@ func (r *reach) connect() {
 	}
 }
 
+// nothingLeft records that nothing of the request left, although net/http said that it had written it: to
+// a buffer.
+func (r *reach) nothingLeft() {
+	r.connected.Store(false)
+	r.kept.Store(false)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.renewLocked()
+}
+
+func (r *reach) renewLocked() {
+	if r.settled {
+		r.settled, r.written = false, make(chan struct{})
+	}
+}
+
 func (r *reach) done() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,11 +214,20 @@ func abortable(ctx context.Context, url string) (context.Context, context.Cancel
 // would write the header by itself.
 func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp context.CancelCauseFunc) context.Context {
 	var stalled *time.Timer // the hooks of one attempt are called one after the other
+	var conn *timeoutConn   // that net/http has got; nil before, and with TLS
+	var before int64        // bytes that were sent on it
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// net/http looks for another connection if nothing was written to the last one, although it said
-		// that it had written the header: to a buffer.
-		GetConn: func(string) { r.connected.Store(false) },
-		GotConn: func(got httptrace.GotConnInfo) { r.kept.Store(got.Reused) },
+		GetConn: func(string) { // another one
+			if conn != nil && conn.sent.Load() == before {
+				r.nothingLeft()
+			}
+		},
+		GotConn: func(got httptrace.GotConnInfo) {
+			r.kept.Store(got.Reused)
+			if conn, _ = got.Conn.(*timeoutConn); conn != nil {
+				before = conn.sent.Load()
+			}
+		},
 		WroteHeaders: func() {
 			r.connect()
 			if giveUp != nil {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
 // countingConn counts its writes.
@@ -155,28 +157,95 @@ func (c brokenConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// gone has the server of s be gone once the result is set: nothing can be written to kept connections any
+// more, and dial, unless it is nil, is called for each new one.
+func gone(s *Server, dial func() error) *atomic.Bool {
+	var gone atomic.Bool
+	transport := s.prepare().client.Transport.(*http.Transport)
+	before := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if gone.Load() {
+			if err := dial(); err != nil {
+				return nil, err
+			}
+			return before(ctx, network, addr)
+		}
+		c, err := before(ctx, network, addr)
+		if c, ok := c.(*timeoutConn); ok {
+			c.Conn = brokenConn{c.Conn, &gone}
+		}
+		return c, err
+	}
+	return &gone
+}
+
 // TestNothingWritten: net/http says that it has written the header of a call when that is in a buffer. If none
-// of it leaves, and the server cannot be reached again, the call was not sent.
+// of it leaves, and the server cannot be reached again, the call was not sent, and nobody tries once more.
 func TestNothingWritten(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
 		s, _ := server(t, f.URL)
 		f.reach(s)
-		var gone atomic.Bool
-		transport := s.prepare().client.Transport.(*http.Transport)
-		dial := transport.DialContext
-		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if gone.Load() {
-				return nil, errors.New("connection refused")
-			}
-			c, err := dial(ctx, network, addr)
-			return brokenConn{c, &gone}, err
-		}
+		dials := 0
+		gone := gone(s, func() error { dials++; return errors.New("connection refused") })
 		c := shaken(t, s)
 		f.await("notifications/initialized", 1)
 		synctest.Wait()
 		gone.Store(true)
 		c.request(1, "tools/call", `{}`)
-		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"not_sent"`) {
+		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"not_sent"`) || dials != 1 {
+			t.Errorf("answered with %s after %d dials", m.Error, dials)
+		}
+		gone.Store(false)
+	})
+}
+
+// TestCancelledBeforeWritten: nothing of a call leaves a kept connection, and it takes long to make another one.
+// The cancellation, which gets there sooner, waits for the call.
+func TestCancelledBeforeWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := server(t, f.URL)
+		f.reach(s)
+		dials := 0
+		gone := gone(s, func() error {
+			if dials++; dials == 1 {
+				time.Sleep(time.Second)
+			}
+			return nil
+		})
+		f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		c := shaken(t, s)
+		f.await("notifications/initialized", 1)
+		synctest.Wait()
+		gone.Store(true)
+		c.request(1, "tools/call", `{}`)
+		synctest.Wait()
+		c.cancel(1)
+		time.Sleep(5 * time.Second)
+		all := strings.Join(f.all(), " ")
+		if call, cancel := strings.Index(all, "tools/call"), strings.Index(all, "notifications/cancelled"); call < 0 || cancel < call {
+			t.Errorf("the server got %s", all)
+		}
+	})
+}
+
+// TestWrittenAndGone: net/http sends a call with an Idempotency-Key again after the server has read it and gone.
+// That it cannot be reached again does not mean that the call was not sent.
+func TestWrittenAndGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := server(t, f.URL)
+		s.Headers = map[string]string{"Idempotency-Key": "7"}
+		f.reach(s)
+		gone := gone(s, func() error { return errors.New("connection refused") })
+		f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+			gone.Store(true)
+			c, _, _ := w.(http.Hijacker).Hijack()
+			c.Close()
+		})
+		c := shaken(t, s)
+		f.await("notifications/initialized", 1)
+		synctest.Wait()
+		c.request(1, "tools/call", `{}`)
+		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"in_flight"`) {
 			t.Errorf("answered with %s", m.Error)
 		}
 		gone.Store(false)
