@@ -350,8 +350,17 @@ func (s *stream) end(cause jsonrpc.Cause, err error) {
 		s.ends.Store(true)
 		s.stopStartTimer()
 		e := s.ending(cause, err)
+		unread := e.outcome == startFailed && e.cause != jsonrpc.CauseRefused && s.unread()
+		if e.outcome == intended || e.outcome == tried {
+			s.server.Finish(s.inFlight.lastWords)
+		} else {
+			s.server.Abort()
+		}
+		if e.outcome != tried && e.end != nil { // a call may have gone to the server meanwhile
+			e.end.Delivered = s.delivered()
+		}
 		inARow := s.restart.ended(e.outcome, e.end, e.life)
-		if e.outcome == startFailed && e.cause != jsonrpc.CauseRefused && s.unread() {
+		if unread {
 			s.restart.commandFailed(e.end)
 		}
 		if e.ofMany {
@@ -360,11 +369,6 @@ func (s *stream) end(cause jsonrpc.Cause, err error) {
 		s.inFlight.lost(e.end)
 		s.restart.tellEnd(e.outcome, e.end, e.life)
 		event := s.tellEvent(e, inARow)
-		if e.outcome == intended || e.outcome == tried {
-			s.server.Finish(s.inFlight.lastWords)
-		} else {
-			s.server.Abort()
-		}
 		s.wg.Go(func() { s.server.Stop(s.ctx) })
 		s.err = e.err
 		jsonrpc.CloseWith(s.c, e.err)
@@ -394,7 +398,7 @@ func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 	if cause != jsonrpc.CauseRefused {
 		closed = jsonrpc.EndOf(err, cause) // err may have details
 	}
-	closed.Cause, closed.Delivered = cause, start.answered || start.sent && !s.inFlight.modern
+	closed.Cause, closed.Delivered = cause, s.delivered()
 	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
 	e.err, e.end = closed, closed
 	switch class := closed.Cause.Kind; {
@@ -417,6 +421,12 @@ func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 		}
 	}
 	return e
+}
+
+// delivered reports whether the server may have got a request of a client.
+func (s *stream) delivered() bool {
+	_, start := s.inFlight.state()
+	return start.answered || start.sent && !s.inFlight.modern
 }
 
 // stderr returns the last lines that a process wrote to stderr before its end.
