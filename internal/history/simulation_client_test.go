@@ -134,9 +134,8 @@ func (w *memoryPosts) leave(string) {
 
 // principal returns the Conn of a principal.
 func (s *simulation) principal(name string) *memoryPrincipal {
-	s.mu.Lock()
-	p := s.proxy
-	s.mu.Unlock()
+	p := s.enter()
+	defer p.serving.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.principals[name]; c != nil {

@@ -133,11 +133,18 @@ func (s *simulation) pipe() (pausedConn, *jsonrpc.PipeConn, *pauses) {
 	return pausedConn{near, p}, other, p
 }
 
+// enter returns the proxy of the moment, which does not end before the caller calls serving.Done.
+func (s *simulation) enter() *memoryProxy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proxy.serving.Add(1)
+	return s.proxy
+}
+
 // dial connects a client.
 func (s *simulation) dial(_ *world, _ func() string, to receiver) (wire, error) {
-	s.mu.Lock()
-	p := s.proxy
-	s.mu.Unlock()
+	p := s.enter()
+	defer p.serving.Done()
 	who := &identity.Identity{Principal: tokenOf(principalOf(to.(*client).name))}
 	near, other, pauses := s.pipe()
 	p.serving.Go(func() { _ = p.router.Serve(p.ctx, who, "", near) })
