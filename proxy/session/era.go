@@ -49,7 +49,7 @@ func claimOf(meta mcp.Meta) (c clientClaim) {
 }
 
 // checked returns an upstream's answer to a request of the modern era. It replaces results that the
-// client must not get by errors.
+// client must not get by errors. If the answer is a result, r was taken.
 func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
 		return &jsonrpc.Message{ID: r.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}

@@ -138,15 +138,19 @@ func (c *call) answered(answer *jsonrpc.Message) {
 	if r.extension {
 		answer = s.ofExtension(c, answer)
 	}
+	if !s.take(r) {
+		s.drop("late answer", answer)
+		return
+	}
 	put := r.AnswerWhenRoom
 	if c.Passed { // there was room, and whoever has sent the answer must not wait
 		put = r.Answer
 	}
 	if r.era == mcp.Modern {
-		s.settleWith(r, r.checked(c.conn, answer), put)
+		s.deliver(r, r.checked(c.conn, answer), put)
 		return
 	}
-	s.settleWith(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra}, put)
+	s.deliver(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra}, put)
 }
 
 // isForOthers reports whether another upstream may get a request that one has answered with an error.

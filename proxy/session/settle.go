@@ -16,16 +16,11 @@ func (s *session) take(r *request) bool { return s.ctx.Err() == nil && r.Take() 
 // settle answers r, unless it was already taken. It waits for room, which slows the stream of the
 // answer.
 func (s *session) settle(r *request, answer *jsonrpc.Message) {
-	s.settleWith(r, answer, r.AnswerWhenRoom)
-}
-
-// settleWith is settle with the function that puts the answer into the client's queue.
-func (s *session) settleWith(r *request, answer *jsonrpc.Message, put func(*jsonrpc.Message)) {
 	if !s.take(r) {
 		s.drop("late answer", answer)
 		return
 	}
-	s.deliver(r, answer, put)
+	s.deliver(r, answer, r.AnswerWhenRoom)
 }
 
 // settleNow is settle without waiting for room.
