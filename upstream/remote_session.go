@@ -123,11 +123,13 @@ func (r *remoteSession) sessionless() bool {
 // Finish implements server. It gives up a dial in progress.
 func (r *remoteSession) Finish(last func() []*jsonrpc.Message) {
 	r.mu.Lock()
-	r.queue.Finish(jsonrpc.ErrClosed, farewellTimeout, last)
-	r.mu.Unlock()
-	if !closed(r.dialled) {
-		r.cancel()
+	defer r.mu.Unlock()
+	if closed(r.dialled) {
+		r.queue.Finish(jsonrpc.ErrClosed, farewellTimeout, last)
+		return
 	}
+	r.queue.Close(jsonrpc.ErrClosed) // a dial that succeeds nevertheless must send nothing
+	r.cancel()
 }
 
 // Abort implements server. It closes the session at once, which unblocks what is being sent.

@@ -356,7 +356,7 @@ func (s *stream) end(cause jsonrpc.Cause, err error) {
 		} else {
 			s.server.Abort()
 		}
-		if e.outcome != tried && e.end != nil { // a call may have gone to the server meanwhile
+		if e.end != nil && !errors.Is(err, mcp.ErrOtherEra) { // a call may have gone to the server meanwhile
 			e.end.Delivered = s.delivered()
 		}
 		inARow := s.restart.ended(e.outcome, e.end, e.life)

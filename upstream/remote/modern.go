@@ -175,7 +175,10 @@ func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 	}
 	if again := s.again(c, m, round, reply, f); again != nil {
 		x.close()
-		x, reply, f = s.post(c, again)
+		broke := f != nil // so the first may have run
+		if x, reply, f = s.post(c, again); f != nil && broke {
+			f.phase = jsonrpc.InFlight
+		}
 	}
 	if f == nil && m.Method == mcp.MethodToolsList && reply.Result != nil {
 		list := *reply

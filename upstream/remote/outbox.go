@@ -160,7 +160,7 @@ func (o *outbox) cancel(t outgoing) {
 	}
 	o.cancels.Go(func() {
 		defer func() { <-o.slots }()
-		if !o.open(t.gate) || !o.written(t.cancels.reach) || !o.accepted(t.cancels) {
+		if !o.open(t.gate) || !o.arrived(t.cancels) {
 			t.cancels.cancel(errCancelled)
 			return
 		}
@@ -187,12 +187,25 @@ func (o *outbox) open(gate <-chan struct{}) bool {
 	}
 }
 
+// arrived waits until a call has probably reached the server. It returns false if the session ends first.
+func (o *outbox) arrived(c *httpCall) bool {
+	for {
+		written := c.reach.whenWritten()
+		if !o.written(written) || !o.accepted(c) {
+			return false
+		}
+		if c.reach.whenWritten() == written { // else nothing had left, and it is being written again
+			return true
+		}
+	}
+}
+
 // written waits until a call was written. It returns false if the session ends first.
-func (o *outbox) written(r *reach) bool {
+func (o *outbox) written(call <-chan struct{}) bool {
 	late := time.NewTimer(talkTimeout)
 	defer late.Stop()
 	select {
-	case <-r.whenWritten():
+	case <-call:
 	case <-late.C: // a call that is being written counts as sent
 	case <-o.hurry.Done():
 	}

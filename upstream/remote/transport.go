@@ -216,10 +216,15 @@ func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp co
 	var stalled *time.Timer // the hooks of one attempt are called one after the other
 	var conn *timeoutConn   // that net/http has got; nil before, and with TLS
 	var before int64        // bytes that were sent on it
+	left := false           // some of the request, in an earlier try
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { // another one
-			if conn != nil && conn.sent.Load() == before {
+			switch {
+			case !r.connected.Load():
+			case conn != nil && conn.sent.Load() == before && !left:
 				r.nothingLeft()
+			default:
+				left = true
 			}
 		},
 		GotConn: func(got httptrace.GotConnInfo) {

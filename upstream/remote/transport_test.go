@@ -144,14 +144,21 @@ func TestServerClosesKeptConnection(t *testing.T) {
 	}
 }
 
+// A leaving says whether a server is gone, and how long writes to it take to fail.
+type leaving struct {
+	atomic.Bool
+	after atomic.Int64
+}
+
 // A brokenConn is a kept connection to a server that is gone: nothing leaves with the next write.
 type brokenConn struct {
 	net.Conn
-	gone *atomic.Bool
+	gone *leaving
 }
 
 func (c brokenConn) Write(b []byte) (int, error) {
 	if c.gone.Load() {
+		time.Sleep(time.Duration(c.gone.after.Load()))
 		return 0, errors.New("broken pipe")
 	}
 	return c.Conn.Write(b)
@@ -159,8 +166,8 @@ func (c brokenConn) Write(b []byte) (int, error) {
 
 // gone has the server of s be gone once the result is set: nothing can be written to kept connections any
 // more, and dial, unless it is nil, is called for each new one.
-func gone(s *Server, dial func() error) *atomic.Bool {
-	var gone atomic.Bool
+func gone(s *Server, dial func() error) *leaving {
+	var gone leaving
 	transport := s.prepare().client.Transport.(*http.Transport)
 	before := transport.DialContext
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -200,32 +207,36 @@ func TestNothingWritten(t *testing.T) {
 }
 
 // TestCancelledBeforeWritten: nothing of a call leaves a kept connection, and it takes long to make another one.
-// The cancellation, which gets there sooner, waits for the call.
+// The cancellation, which gets there sooner, waits for the call: whether it comes before the write has failed or
+// afterwards.
 func TestCancelledBeforeWritten(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *fake) {
-		s, _ := server(t, f.URL)
-		f.reach(s)
-		dials := 0
-		gone := gone(s, func() error {
-			if dials++; dials == 1 {
-				time.Sleep(time.Second)
+	for _, fails := range []time.Duration{0, 50 * time.Millisecond} {
+		inBubble(t, func(t *testing.T, f *fake) {
+			s, _ := server(t, f.URL)
+			f.reach(s)
+			dials := 0
+			gone := gone(s, func() error {
+				if dials++; dials == 1 {
+					time.Sleep(time.Second)
+				}
+				return nil
+			})
+			gone.after.Store(int64(fails))
+			f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+			c := shaken(t, s)
+			f.await("notifications/initialized", 1)
+			synctest.Wait()
+			gone.Store(true)
+			c.request(1, "tools/call", `{}`)
+			time.Sleep(10 * time.Millisecond)
+			c.cancel(1)
+			time.Sleep(5 * time.Second)
+			all := strings.Join(f.all(), " ")
+			if call, cancel := strings.Index(all, "tools/call"), strings.Index(all, "notifications/cancelled"); call < 0 || cancel < call {
+				t.Errorf("the write fails after %v: the server got %s", fails, all)
 			}
-			return nil
 		})
-		f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
-		c := shaken(t, s)
-		f.await("notifications/initialized", 1)
-		synctest.Wait()
-		gone.Store(true)
-		c.request(1, "tools/call", `{}`)
-		synctest.Wait()
-		c.cancel(1)
-		time.Sleep(5 * time.Second)
-		all := strings.Join(f.all(), " ")
-		if call, cancel := strings.Index(all, "tools/call"), strings.Index(all, "notifications/cancelled"); call < 0 || cancel < call {
-			t.Errorf("the server got %s", all)
-		}
-	})
+	}
 }
 
 // TestWrittenAndGone: net/http sends a call with an Idempotency-Key again after the server has read it and gone.
@@ -245,6 +256,68 @@ func TestWrittenAndGone(t *testing.T) {
 		f.await("notifications/initialized", 1)
 		synctest.Wait()
 		c.request(1, "tools/call", `{}`)
+		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"in_flight"`) {
+			t.Errorf("answered with %s", m.Error)
+		}
+		gone.Store(false)
+	})
+}
+
+// TestWrittenBefore: net/http sends a call with an Idempotency-Key, which the server has read, again on another kept
+// connection, of which nothing leaves.
+func TestWrittenBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := server(t, f.URL)
+		s.Headers = map[string]string{"Idempotency-Key": "7"}
+		f.reach(s)
+		gone := gone(s, func() error { return errors.New("connection refused") })
+		both := make(chan struct{})
+		var calls atomic.Int64
+		f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+			switch calls.Add(1) {
+			case 2: // at once, so that two connections are kept
+				close(both)
+			case 3:
+				gone.Store(true)
+				c, _, _ := w.(http.Hijacker).Hijack()
+				c.Close()
+				return
+			}
+			<-both
+			reply(w, m, `{}`)
+		})
+		c := shaken(t, s)
+		f.await("notifications/initialized", 1)
+		synctest.Wait()
+		c.request(1, "tools/call", `{}`)
+		c.request(2, "tools/call", `{}`)
+		c.recv()
+		c.recv()
+		synctest.Wait()
+		c.request(3, "tools/call", `{}`)
+		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"in_flight"`) {
+			t.Errorf("answered with %s", m.Error)
+		}
+		gone.Store(false)
+	})
+}
+
+// TestReadAndGone: the server reads a list that may be asked for again, and is gone then.
+func TestReadAndGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := modernServer(t, f)
+		f.reach(s)
+		gone := gone(s, func() error { return errors.New("connection refused") })
+		f.handle("resources/read", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+			gone.Store(true)
+			c, _, _ := w.(http.Hijacker).Hijack()
+			c.Close()
+		})
+		c := dialModern(t, s)
+		c.request(1, "tools/list", params(""))
+		c.recv()
+		synctest.Wait()
+		c.request(2, "resources/read", params(`"uri":"u"`))
 		if m := c.recv(); !strings.Contains(string(m.Error), `"phase":"in_flight"`) {
 			t.Errorf("answered with %s", m.Error)
 		}

@@ -124,7 +124,7 @@ func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger
 func (m *member) serve(ctx context.Context) error {
 	defer m.end(nil)
 	stop := func(cause error) {
-		m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: m.wasSent(), Event: jsonrpc.NewEvent(), Err: cause})
+		m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Event: jsonrpc.NewEvent(), Err: cause})
 	}
 	defer context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })()
 	defer context.AfterFunc(m.s.forced, func() { stop(errStops) })()
