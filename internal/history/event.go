@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -153,13 +154,15 @@ type journalFile struct {
 	file *os.File
 }
 
+// openJournal opens the journal of this process, whose name has its start: on a busy machine another server
+// of a long history gets the same process id.
 func openJournal(dir, name string) (*journal, error) {
-	file := filepath.Join(dir, fmt.Sprintf("%s-%d.jsonl", name, os.Getpid()))
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	self := fmt.Sprintf("%d.%d", os.Getpid(), time.Now().UnixMilli()%1e6)
+	f, err := os.OpenFile(filepath.Join(dir, name+"-"+self+".jsonl"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return &journal{fmt.Sprintf("%s/%d", name, os.Getpid()), (&journalFile{file: f}).add}, nil
+	return &journal{name + "/" + self, (&journalFile{file: f}).add}, nil
 }
 
 func (j *journalFile) add(by string, what What, of, text string) {
