@@ -19,8 +19,8 @@ const (
 	// later ones wait for it.
 	talkTimeout = 10 * time.Second
 
-	// acceptTime bounds how long a cancellation waits until the server has begun to answer the
-	// POST of its call. Servers work on two POSTs at once, and one that handled the cancellation
+	// acceptTime is how long after its call a cancellation is posted, unless the server has begun to
+	// answer the POST of the call before. Servers work on two POSTs at once, and one that handled the cancellation
 	// first would not know the call yet and run it to its end. A server that answers with JSON
 	// begins only when it has the result.
 	acceptTime = 100 * time.Millisecond
@@ -215,7 +215,7 @@ func (o *outbox) written(call <-chan struct{}) bool {
 // accepted waits until the server has accepted a call, or has had the time for it. It returns
 // false if the session ends first.
 func (o *outbox) accepted(c *httpCall) bool {
-	late := time.NewTimer(acceptTime)
+	late := time.NewTimer(acceptTime - c.reach.sinceWritten())
 	defer late.Stop()
 	select {
 	case <-c.accepted:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -225,6 +226,21 @@ func TestCancelAfterTheServerAccepted(t *testing.T) {
 		c.cancel(1)
 		f.await("notifications/cancelled", 1)
 		if all := f.all(); slices.Index(all, "accepted") > slices.Index(all, "notifications/cancelled") || !slices.Contains(all, "accepted") {
+			t.Errorf("the server got %q", all)
+		}
+	})
+}
+
+// A server that answers with JSON accepts a call only with its answer. It has known an old call for long.
+func TestCancelOfAnOldCall(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		c := connect(t, f)
+		c.request(1, "tools/call", `{}`)
+		time.Sleep(acceptTime)
+		c.cancel(1)
+		synctest.Wait() // in which no time passes
+		if all := f.all(); !slices.Contains(all, "notifications/cancelled") {
 			t.Errorf("the server got %q", all)
 		}
 	})

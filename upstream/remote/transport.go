@@ -119,6 +119,7 @@ type reach struct {
 	takenBack bool          // it must not be sent (again)
 	settled   bool          // written is closed
 	written   chan struct{} // closed when the whole request was written, or never will be; new for each attempt
+	when      time.Time     // then
 }
 
 func newReach(delivered *atomic.Bool) *reach {
@@ -161,6 +162,16 @@ func (r *reach) whenWritten() <-chan struct{} {
 	return r.written
 }
 
+// sinceWritten returns how long ago written was closed; zero if it was not.
+func (r *reach) sinceWritten() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.settled {
+		return 0
+	}
+	return time.Since(r.when)
+}
+
 func (r *reach) connect() {
 	r.connected.Store(true)
 	if r.delivered != nil {
@@ -188,7 +199,7 @@ func (r *reach) done() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.settled {
-		r.settled = true
+		r.settled, r.when = true, time.Now()
 		close(r.written)
 	}
 }
