@@ -61,8 +61,8 @@ func (g group) grows() (private, resident float64, err error) {
 type size struct{ private, resident float64 }
 
 // atRest is how long a proxy has nothing to do before its memory is read. It gives back what it does not need
-// when it is at rest for two seconds.
-const atRest = 4 * time.Second
+// when it is at rest for two seconds, of which the start is not a part.
+const atRest = 5 * time.Second
 
 // memory returns that of the process that clients reach, when it is at rest.
 func (s *session) memory() (m size, err error) {
