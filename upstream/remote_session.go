@@ -25,9 +25,9 @@ const (
 	forcedFarewell = 750 * time.Millisecond
 )
 
-// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it. What is sent waits
-// in a queue, so that readStream does not block and sees the end of the stream, as with
-// the backlog of a process.
+// A remoteSession is a server that Upstream.Dial or DialModern reaches. Recv dials it. What is sent
+// waits in a queue, so that readStream does not block and sees the end of the stream, as with the
+// backlog of a process.
 type remoteSession struct {
 	// Static after construction.
 	dial   func(context.Context) (jsonrpc.Conn, error)

@@ -61,7 +61,7 @@ func (g group) grows() (private, resident float64, err error) {
 type size struct{ private, resident float64 }
 
 // atRest is how long a proxy has nothing to do before its memory is read. It gives back what it does not need
-// when it is at rest for two seconds, of which the start is not a part.
+// after two seconds of rest, and looks every two seconds, so after the start it takes four.
 const atRest = 5 * time.Second
 
 // memory returns that of the process that clients reach, when it is at rest.

@@ -336,9 +336,9 @@ func (q *Queue) Bytes() (n int) {
 	return n
 }
 
-// Take waits for messages, takes them and appends them to batch. Only one goroutine may call Take,
-// and none after Start. At the end Take returns the error of Finish or Close; after Finish it first takes all
-// that is left.
+// Take waits for messages, takes them and appends them to batch. Only one goroutine may call Take, and
+// none between Start and its end. At the end Take returns the error of Finish or Close; after Finish it
+// first takes all that is left.
 func (q *Queue) Take(batch []*Message) ([]*Message, error) {
 	return q.takeUpTo(queueAtOnce, batch)
 }

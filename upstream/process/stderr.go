@@ -52,8 +52,8 @@ func (l *stderrLog) readFrom(r io.Reader) {
 	}
 }
 
-// A teller logs lines as fast as it may. Most processes write none, so that it is not on the stack of
-// those who wait for one.
+// A teller logs lines as fast as it may. Its work is not on the stack of the goroutine that waits for a
+// line, because most processes write none.
 type teller struct {
 	to      *stderrLog
 	limit   *rate.Limiter

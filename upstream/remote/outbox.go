@@ -20,9 +20,9 @@ const (
 	talkTimeout = 10 * time.Second
 
 	// acceptTime is how long after its call a cancellation is posted, unless the server has begun to
-	// answer the POST of the call before. Servers work on two POSTs at once, and one that handled the cancellation
-	// first would not know the call yet and run it to its end. A server that answers with JSON
-	// begins only when it has the result.
+	// answer the POST of the call before. Servers work on two POSTs at once, and one that handled
+	// the cancellation first would not know the call yet and run it to its end. A server that
+	// answers with JSON begins only when it has the result.
 	acceptTime = 100 * time.Millisecond
 
 	// A message for which there was no connection is posted again after firstRetry, after twice that, and so on up to

@@ -165,7 +165,7 @@ func (c brokenConn) Write(b []byte) (int, error) {
 }
 
 // gone has the server of s be gone once the result is set: nothing can be written to kept connections any
-// more, and dial, unless it is nil, is called for each new one.
+// more, and dial is called for each new one, which fails if dial does.
 func gone(s *Server, dial func() error) *leaving {
 	var gone leaving
 	transport := s.prepare().client.Transport.(*http.Transport)
