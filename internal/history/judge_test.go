@@ -36,6 +36,8 @@ func TestJudge(t *testing.T) {
 		closing    = `{"code":-32000,"data":{"reason":"connection_closed"}}` + "\n"
 		crosses    = asks + "common/1 began a\nc0 cancel a\nc0 cancel a sent\n"
 		refused    = "common/1 refused a " + `{"message":"cannot attribute server request"}` + "\n"
+		over       = "common/1 refused a " + `{"message":"the call has ended"}` + "\n"
+		modern     = "c0 join - modern WebSocket\nc1 join - stdio\n"
 		unanswered = "c0 failed a " + `{"code":-32603,"message":"the question was refused"}` + "\n"
 		touch      = "c0 sent a " + `{"server":"common","nonce":"a","do":"touch"}` + "\n" + runs
 		logs       = "c0 sent a " + `{"server":"own","nonce":"a","log":1}` + "\nown/1 began a\nown/1 effect a\n"
@@ -91,6 +93,8 @@ func TestJudge(t *testing.T) {
 		{"a question that crosses the cancellation of its call", join + crosses + "common/1 cancelled a\n" + refused, nil},
 		{"a question that crosses the cancellation of its call, since its client left", join + asks + "common/1 began a\nc0 left - close\ncommon/1 cancelled a\n" + refused, nil},
 		{"a question that crosses the cancellation of its call, to a server of its own", join + strings.ReplaceAll(crosses+"common/1 cancelled a\n"+refused, "common", "own"), []int{4}},
+		{"a question of a translated call that crosses its cancellation, to a server of its own", modern + strings.ReplaceAll(crosses+"common/1 cancelled a\n"+over, "common", "own"), nil},
+		{"a question of a translated call that is refused before its cancellation, to a server of its own", modern + strings.ReplaceAll(crosses+over+"common/1 cancelled a\n", "common", "own"), []int{4}},
 		{"a question that is refused before the cancellation of its call", join + crosses + refused + "common/1 cancelled a", nil},
 		{"a question that is refused, and then its call is cancelled", join + asks + "common/1 began a\n" + refused + "c0 cancel a\nc0 cancel a sent\ncommon/1 cancelled a", nil},
 		{"a question that is refused, and then its call is cancelled twice", join + crosses + refused + "common/1 cancelled a\ncommon/1 cancelled a", []int{4}},

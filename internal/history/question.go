@@ -83,11 +83,12 @@ func (c *connection) ask(ctx context.Context, m *message, p params) (reply strin
 	}
 }
 
-// unasked is the error of a call whose question was refused, and unattributed the error for a question if the proxy
-// cannot tell whose call asks.
+// unasked is the error of a call whose question was refused. The others are errors for a question: the proxy cannot tell
+// whose call asks, or that call has ended.
 const (
 	unasked      = "the question was refused"
 	unattributed = "cannot attribute server request"
+	callEnded    = "the call has ended"
 )
 
 // A question is one that waits for its reply.
