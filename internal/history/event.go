@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -163,6 +164,12 @@ func openJournal(dir, name string) (*journal, error) {
 		return nil, err
 	}
 	return &journal{name + "/" + self, (&journalFile{file: f}).add}, nil
+}
+
+// writerOf returns the process id of the server whose journal a file is.
+func writerOf(file string) string {
+	pid, _, _ := strings.Cut(file[strings.LastIndexByte(file, '-')+1:], ".")
+	return pid
 }
 
 func (j *journalFile) add(by string, what What, of, text string) {

@@ -198,8 +198,7 @@ func (s *soak) rotate() (logs []byte, err error) {
 	running := strings.Join(processesOf(s.world.dir), "\n")
 	journals, _ := filepath.Glob(filepath.Join(s.journals(), "*.jsonl"))
 	for _, name := range journals {
-		pid := strings.TrimSuffix(name[strings.LastIndexByte(name, '-')+1:], ".jsonl")
-		if !strings.Contains(running, "/proc/"+pid+" ") {
+		if !strings.Contains(running, "/proc/"+writerOf(name)+" ") {
 			err = errors.Join(err, os.Remove(name))
 			continue
 		}

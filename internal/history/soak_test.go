@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,17 @@ func TestCallTimes(t *testing.T) {
 }
 
 // The events of a slice are those of its clients.
+func TestWriterOf(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := openJournal(dir, "far-common"); err != nil {
+		t.Fatal(err)
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if len(files) != 1 || writerOf(files[0]) != strconv.Itoa(os.Getpid()) {
+		t.Errorf("the writer of %v is not this process, %d", files, os.Getpid())
+	}
+}
+
 func TestIsLate(t *testing.T) {
 	for _, tt := range []struct {
 		by, of string
