@@ -23,6 +23,13 @@ type Direct interface {
 	OnSend(handle func(m *Message) bool)
 }
 
+// A Resting is a Conn in memory that needs no reader while nothing comes.
+type Resting interface {
+	// Rest waits until Recv would not wait, and returns false. If nothing comes for a while, it returns true,
+	// and resume is called, in a goroutine of its own, as soon as Recv would not wait.
+	Rest(resume func()) bool
+}
+
 // CloseWith closes c. If c can carry a cause, the other side learns it: a stream of a link sends
 // the cause of a [*ClosedError] in its closing line. A bare [ErrClosed] is no cause.
 func CloseWith(c Conn, cause error) error {

@@ -100,7 +100,7 @@ func (c *PipeConn) Recv() (*Message, error) {
 	return m, nil
 }
 
-// Take is [RecvAll]. Like PutAll, PutNow and HandleWith it has a name of its own, because a Conn that wraps a
+// Take is [RecvAll]. Like PutAll, PutNow, HandleWith and RestFor it has a name of its own, because a Conn that wraps a
 // PipeConn and changes Recv or Send must not inherit these.
 func (c *PipeConn) Take(batch []*Message) ([]*Message, error) {
 	batch, err := c.in.queue.Take(batch)
@@ -121,6 +121,9 @@ func (c *PipeConn) PutNow(m Queued) bool { return c.out.sendNow(m) }
 
 // HandleWith is OnSend of [Direct].
 func (c *PipeConn) HandleWith(handle func(*Message) bool) { c.in.queue.OnPass(handle) }
+
+// RestFor is Rest of [Resting].
+func (c *PipeConn) RestFor(resume func()) bool { return c.in.queue.rest(restAfter, resume) }
 
 // CloseWrite is a half-close: the other side receives io.EOF and may still send.
 func (c *PipeConn) CloseWrite() { c.out.end() }

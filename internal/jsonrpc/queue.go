@@ -32,9 +32,14 @@ type Queue struct {
 	conn     Conn                // of Start; nil without one
 	prompt   Prompt              // conn, if it is one
 	resume   func()              // of rest, until it is called
+	idle     *time.Timer         // of rest, to its end; nil while it is not needed
+	waits    int                 // how often rest began to wait
+	waited   int                 // waits, when idle began
+	tired    bool                // rest is not to wait any longer
 	sending  bool                // whoever took messages is not back for more: Start sends them, or a reader handles them
 	handle   func(*Message) bool // of OnPass
 	passing  bool                // Pass calls handle
+	leaving  bool                // OnPass waits for the end of that
 	within   time.Duration
 	lastSays func() []*Message
 	late     *time.Timer // closes conn if the last messages take too long
@@ -152,16 +157,50 @@ func (q *Queue) wake() {
 // busy reports whether Take would return at once.
 func (q *Queue) busy() bool { return !q.passing && (len(q.line) > 0 || q.err != nil || q.paused) }
 
-// rest reports whether Take would wait. If so, resume is called, in a goroutine of its own, as soon as
-// Take would not.
-func (q *Queue) rest(resume func()) bool {
+// rest waits until Take would not wait, and returns false. If there is nothing to take for so long, it returns
+// true, and resume is called, in a goroutine of its own, as soon as Take would not wait. Only whoever calls Take
+// may call it.
+func (q *Queue) rest(after time.Duration, resume func()) bool {
 	q.L.Lock()
 	defer q.L.Unlock()
+	q.sending = false
+	if after > 0 && !q.busy() {
+		q.waits++
+		if q.idle == nil && !q.tired {
+			q.waited = q.waits
+			q.idle = time.AfterFunc(after, func() { q.tire(after) })
+		}
+		for !q.busy() && !q.tired {
+			q.more.Wait()
+		}
+	}
 	if q.busy() {
 		return false
 	}
-	q.sending, q.resume = false, resume
+	q.tired, q.resume = false, resume
 	return true
+}
+
+func (q *Queue) stopIdle() {
+	if q.idle != nil {
+		q.idle.Stop()
+		q.idle = nil
+	}
+}
+
+// tire ends the wait of rest, if it has been the same one for so long.
+func (q *Queue) tire(after time.Duration) {
+	q.L.Lock()
+	defer q.L.Unlock()
+	switch {
+	case q.idle == nil: // the end
+	case q.waited != q.waits:
+		q.waited = q.waits
+		q.idle.Reset(after)
+	default:
+		q.idle, q.tired = nil, true
+		q.more.Broadcast()
+	}
 }
 
 // OnPass sets the function to which Pass passes messages; nil for none. It waits until an earlier one
@@ -171,8 +210,10 @@ func (q *Queue) OnPass(handle func(*Message) bool) {
 	defer q.L.Unlock()
 	q.handle = handle
 	for q.passing {
+		q.leaving = true
 		q.more.Wait()
 	}
+	q.leaving = false
 }
 
 // Pass passes m on at once, in the goroutine of the caller, so that no other has to be woken: if OnPass
@@ -191,7 +232,9 @@ func (q *Queue) Pass(m Queued) bool {
 	q.passing = true
 	defer func() {
 		q.passing = false
-		q.wake()
+		if q.leaving || q.busy() { // else nobody need be woken
+			q.wake()
+		}
 	}()
 	if !q.pass(m.Message) && !q.closed {
 		q.line = slices.Insert(q.line, 0, Queued{Message: m.Message})
@@ -288,6 +331,7 @@ func (q *Queue) Finish(err error, within time.Duration, last func() []*Message) 
 		return
 	}
 	q.err, q.within, q.lastSays, q.held = Closed(err), within, last, nil
+	q.stopIdle()
 	q.bound()
 	q.wake()
 	q.room.Broadcast()
@@ -310,6 +354,7 @@ func (q *Queue) Close(err error) {
 		q.err = Closed(err)
 	}
 	q.closed, q.line, q.held = true, nil, nil
+	q.stopIdle()
 	q.wake()
 	q.room.Broadcast()
 }

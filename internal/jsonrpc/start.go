@@ -1,20 +1,30 @@
 package jsonrpc
 
+import "time"
+
+// restAfter is how long a goroutine waits for messages before it ends: a stack is most of what an idle
+// client takes. The next message starts another.
+const restAfter = time.Second
+
 // Start owns Send of c until the end, and then calls over: with nil after Pause, and after Finish once
-// everything was sent. Otherwise with the error of Close or Send. If c is a [Prompt], there is a goroutine
-// only while something waits that c did not take at once, and at the end. A new goroutine for each
-// message to a socket would cost more than one that waits.
+// everything was sent. Otherwise with the error of Close or Send. There is a goroutine only while something
+// waits, and at the end: if c is a [Prompt], it is started for what c did not take at once. For a socket it
+// stays for a while, because a new one for each message would cost more.
 func (q *Queue) Start(c Conn, over func(error)) {
 	q.L.Lock()
 	q.conn = c
-	prompt, rests := c.(Prompt)
+	prompt, _ := c.(Prompt)
 	q.prompt = prompt
 	q.bound()
 	q.L.Unlock()
+	patience := restAfter
+	if prompt != nil {
+		patience = 0
+	}
 	var batch []*Message
 	var send func()
 	send = func() {
-		for !rests || !q.rest(send) {
+		for !q.rest(patience, send) {
 			batch, _ = q.Take(batch[:0])
 			err := q.send(c, batch)
 			if len(batch) == 0 || err != nil {
@@ -25,9 +35,30 @@ func (q *Queue) Start(c Conn, over func(error)) {
 			clear(batch) // do not keep messages alive while idle
 		}
 	}
-	if !rests || !q.rest(send) {
+	if prompt == nil || !q.rest(0, send) {
 		go send()
 	}
+}
+
+// Receive passes on all that comes from c: handle is called with what [RecvAll] returns, until it returns
+// false, and keeps nothing of batch. Then Receive returns. If c is a [Resting], it also returns when nothing
+// has come for a while, and another goroutine goes on with the next message.
+func Receive(c Conn, handle func(batch []*Message, err error) (more bool)) {
+	r, rests := c.(Resting)
+	var batch []*Message
+	var receive func()
+	receive = func() {
+		for !rests || !r.Rest(receive) {
+			var err error
+			batch, err = RecvAll(c, batch[:0])
+			more := handle(batch, err)
+			clear(batch) // do not keep messages alive while idle
+			if !more {
+				return
+			}
+		}
+	}
+	receive()
 }
 
 // send sends a batch; an empty one is the last.
@@ -45,6 +76,7 @@ func (q *Queue) end() {
 	q.L.Lock()
 	defer q.L.Unlock()
 	q.conn, q.prompt = nil, nil
+	q.stopIdle()
 	if q.late != nil {
 		q.late.Stop()
 	}

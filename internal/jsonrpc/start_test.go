@@ -3,6 +3,7 @@ package jsonrpc_test
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,10 +12,13 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
 
-// senders returns how many goroutines of Start there are.
-func senders() int {
+// senders returns how many goroutines of Start there are, and receivers how many of Receive.
+func senders() int   { return running("(*Queue).Start.func") }
+func receivers() int { return running("jsonrpc.Receive.func") }
+
+func running(function string) int {
 	all := make([]byte, 1<<20)
-	return strings.Count(string(all[:runtime.Stack(all, true)]), "(*Queue).Start.func")
+	return strings.Count(string(all[:runtime.Stack(all, true)]), function+"1(")
 }
 
 // TestQueueStart starts a Queue whose Conn is in memory: a goroutine sends only what the Conn did not take
@@ -104,4 +108,127 @@ func TestQueueStartLate(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// A socket is a Conn that is not a Prompt, as one over a network.
+type socket struct{ jsonrpc.Conn }
+
+// TestQueueRests: the goroutine that sends to a socket stays while there are messages, and for a while after that. Then
+// there is none until the next message, or the end.
+func TestQueueRests(t *testing.T) {
+	for name, end := range map[string]func(l *line){
+		"finished": func(l *line) {
+			l.Finish(errors.New("over"), time.Second, func() []*jsonrpc.Message { return []*jsonrpc.Message{notice("last")} })
+		},
+		"paused": func(l *line) { l.Pause(true) },
+		"closed": func(l *line) { l.Close(errors.New("over")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLine()
+				near, far := jsonrpc.Pipe()
+				over := make(chan error, 1)
+				l.Start(socket{near}, func(err error) { over <- err })
+				for range 2 {
+					for range 10 {
+						l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("a")}) })
+						if m, err := far.Recv(); err != nil || m.Method != "a" {
+							t.Errorf("received %v, %v", m, err)
+						}
+						time.Sleep(900 * time.Millisecond)
+						if senders() != 1 {
+							t.Error("each message gets a goroutine of its own")
+						}
+					}
+					time.Sleep(2 * time.Second)
+					synctest.Wait()
+					if senders() != 0 {
+						t.Error("a goroutine waits though nothing comes")
+					}
+				}
+				l.locked(func() { end(l) })
+				if err := <-over; (err != nil) != (name == "closed") {
+					t.Errorf("over with %v", err)
+				}
+				if name == "finished" {
+					if m, err := far.Recv(); err != nil || m.Method != "last" {
+						t.Errorf("received %v, %v, want the last message", m, err)
+					}
+				}
+				synctest.Wait()
+				if senders() != 0 {
+					t.Error("a goroutine is left")
+				}
+			})
+		})
+	}
+}
+
+// A restingConn is a Conn in memory whose reader may rest.
+type restingConn struct{ *jsonrpc.PipeConn }
+
+func (c restingConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
+	return c.Take(batch)
+}
+func (c restingConn) Rest(resume func()) bool { return c.RestFor(resume) }
+
+// TestReceive: Receive returns when nothing has come for a while, and what comes later is handled all the same, in
+// order, up to the end.
+func TestReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := jsonrpc.Pipe()
+		var got []string
+		ended := make(chan error, 1)
+		receive := func() {
+			jsonrpc.Receive(restingConn{far}, func(batch []*jsonrpc.Message, err error) bool {
+				got = append(got, names(batch)...)
+				if err != nil {
+					ended <- err
+				}
+				return err == nil
+			})
+		}
+		returned := make(chan struct{})
+		go func() { receive(); close(returned) }()
+		want := func(receiving int, messages ...string) {
+			t.Helper()
+			synctest.Wait()
+			if !slices.Equal(got, messages) || receivers() != receiving {
+				t.Errorf("handled %q, and %d goroutines receive; want %q and %d", got, receivers(), messages, receiving)
+			}
+		}
+		_ = near.Send(notice("first"))
+		time.Sleep(900 * time.Millisecond)
+		_ = near.Send(notice("second"))
+		time.Sleep(900 * time.Millisecond)
+		want(1, "first", "second")
+		time.Sleep(2 * time.Second)
+		want(0, "first", "second")
+		<-returned
+		_ = near.Send(notice("third"))
+		want(1, "first", "second", "third")
+
+		// What is passed on at once needs no goroutine, and does not keep one.
+		far.HandleWith(func(m *jsonrpc.Message) bool {
+			got = append(got, m.Method)
+			return m.Method != "waits"
+		})
+		for range 5 {
+			got = nil
+			time.Sleep(900 * time.Millisecond)
+			_ = near.Send(notice("passed"))
+		}
+		want(0, "passed")
+		got = nil
+		_ = near.Send(notice("waits"))
+		want(1, "waits", "waits")
+		far.HandleWith(nil)
+		time.Sleep(3 * time.Second)
+		want(0, "waits", "waits")
+		near.Close()
+		if err := <-ended; !errors.Is(err, jsonrpc.ErrClosed) {
+			t.Errorf("ended with %v", err)
+		}
+		want(0, "waits", "waits")
+	})
 }

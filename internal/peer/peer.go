@@ -39,9 +39,9 @@
 //     to read the answers to its own requests. So cancellations always pass, and only a client that
 //     does not read slows a server down.
 //
-// Goroutines: [Peer.Run] reads on its caller's goroutine, and has one that writes, but to a
-// [jsonrpc.Prompt] only while something waits. It waits for it. From a [jsonrpc.Direct], messages are
-// handled by whoever sends them while Run waits for one, in the same order and one at a time, but only
+// Goroutines: a Peer has one that reads ([jsonrpc.Receive]) and one that writes ([jsonrpc.Queue.Start]); both
+// may end while nothing comes or waits. It waits for them at the end. From a [jsonrpc.Direct], messages are
+// handled by whoever sends them while nobody reads, in the same order and one at a time, but only
 // if that cannot wait (6): else a client that does not read would stop its servers' readers, and their
 // end would wait for it.
 package peer
@@ -89,8 +89,19 @@ func New(o Options) *Peer {
 // Run serves c until it has ended, and returns the cause. If ctx ends, Run closes c. Open calls and
 // requests stay open until [Peer.End].
 func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
+	over := make(chan error, 1)
+	p.begin(ctx, c, func(err error) { over <- err })()
+	return <-over
+}
+
+// Start is Run, but returns at once. At the end over is called with the cause, in a goroutine of its own.
+func (p *Peer) Start(ctx context.Context, c jsonrpc.Conn, over func(error)) {
+	go p.begin(ctx, c, over)()
+}
+
+// begin begins to serve c, and returns what reads from it. At the end over is called.
+func (p *Peer) begin(ctx context.Context, c jsonrpc.Conn, over func(error)) (read func()) {
 	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
 	closed := make(chan struct{})
 	p.pause(false)
 	context.AfterFunc(ctx, func() { // unblocks Recv, Send and waits for room
@@ -100,10 +111,14 @@ func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
 	})
 	written := make(chan struct{})
 	p.out.Start(c, func(err error) { defer close(written); p.wrote(ctx, c, err, end) })
-	end(p.read(ctx, c))
-	<-written
-	<-closed
-	return jsonrpc.Closed(context.Cause(ctx))
+	return func() {
+		p.read(ctx, c, func(err error) {
+			end(err)
+			<-written
+			<-closed
+			over(jsonrpc.Closed(context.Cause(ctx)))
+		})
+	}
 }
 
 func (p *Peer) pause(on bool) {
@@ -135,37 +150,41 @@ func (p *Peer) wrote(ctx context.Context, c jsonrpc.Conn, err error, end context
 	}
 }
 
-// read owns Recv of c.
-func (p *Peer) read(ctx context.Context, c jsonrpc.Conn) error {
-	if c, ok := c.(jsonrpc.Direct); ok {
-		c.OnSend(p.receiveNow)
-		defer c.OnSend(nil)
+// read owns Recv of c. It calls over at the end.
+func (p *Peer) read(ctx context.Context, c jsonrpc.Conn, over func(error)) {
+	direct, _ := c.(jsonrpc.Direct)
+	if direct != nil {
+		direct.OnSend(p.receiveNow)
 	}
-	var batch []*jsonrpc.Message
 	halfClosed := false
-	for {
-		var err error
-		batch, err = jsonrpc.RecvAll(c, batch[:0])
+	jsonrpc.Receive(c, func(batch []*jsonrpc.Message, err error) bool {
 		for _, m := range batch {
 			p.receive(m)
 		}
-		clear(batch)
 		bad, invalid := errors.AsType[*jsonrpc.InvalidError](err)
 		switch {
 		case err == nil:
+			return true
 		case invalid:
 			p.ready(true)
 			p.invalid(bad)
+			return true
 		case err != io.EOF || p.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
-			return jsonrpc.Closed(err)
+			err = jsonrpc.Closed(err)
 		case halfClosed:
 			<-ctx.Done()
-			return context.Cause(ctx)
+			err = context.Cause(ctx)
 		default:
 			halfClosed = true
 			p.o.HalfClosed()
+			return true
 		}
-	}
+		if direct != nil {
+			direct.OnSend(nil)
+		}
+		over(err)
+		return false
+	})
 }
 
 // ready is Options.Ready.
