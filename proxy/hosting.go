@@ -214,15 +214,19 @@ func (h *hosting) stop() {
 	h.force()
 }
 
-// attach serves a stream of a link. It closes the stream when ctx ends, and then the upstream
+// attach is the [link.Handler]. It closes the stream when ctx ends, and then the upstream
 // stops by itself; h.force stops it at once.
-func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn) error {
-	defer context.AfterFunc(ctx, func() { jsonrpc.CloseWith(c, errHostStops) })()
+func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn, over func(error)) {
+	stream := c
+	unhook := context.AfterFunc(ctx, func() { jsonrpc.CloseWith(stream, errHostStops) })
 	c = h.tap.Conn(observe.Point{
 		Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true,
 	}, c)
 	forced := jsonrpc.WithForwarded(h.forced, jsonrpc.ForwardedIn(ctx))
-	return h.host.Attach(forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c)
+	h.host.Serve(forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c, func(err error) {
+		unhook()
+		over(err)
+	})
 }
 
 // forget ends what the hosting keeps for a proxy that did not return.

@@ -109,47 +109,66 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 //
 // Attach returns when everything that it started is gone.
 func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
+	over := make(chan error, 1)
+	h.Serve(ctx, upstream, key, era, c, func(err error) { over <- err })
+	return <-over
+}
+
+// Serve is Attach, but returns as soon as the stream is attached, so that no goroutine waits for an idle one. At the
+// end over is called with the error.
+func (h *Host) Serve(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn, over func(error)) {
 	if !h.begin() {
-		return refuse(c, jsonrpc.CauseHostStopped, errStops)
+		over(refuse(c, jsonrpc.CauseHostStopped, errStops))
+		return
 	}
-	defer h.wg.Done()
+	end := func(err error) {
+		h.wg.Done()
+		over(err)
+	}
 	t, ok := h.target(upstream)
+	id := serverID{upstream, key, era}
 	switch {
 	case !ok:
-		return refuse(c, jsonrpc.CauseChanged, errNoUpstream)
+		end(refuse(c, jsonrpc.CauseChanged, errNoUpstream))
+		return
 	case t.eras.only != "":
-		return h.attachKnown(ctx, t, serverID{upstream, key, era}, c)
+		h.attachKnown(ctx, t, id, c, end)
+		return
 	}
 	var moved error
 	k := newKeptStream(c, era)
 	k.next = func(c jsonrpc.Conn) {
+		over := make(chan error, 1)
 		if era == mcp.Legacy { // whether the server refuses this era, or has no sessions in it
-			moved = h.bridge(ctx, t, serverID{upstream, key, era}, c)
-			return
+			over <- h.bridge(ctx, t, id, c)
+		} else {
+			h.attachKnown(ctx, t, id, c, func(err error) { over <- err })
 		}
-		moved = h.attachKnown(ctx, t, serverID{upstream, key, era}, c)
+		moved = <-over
 	}
-	k.stay = func(end *jsonrpc.ClosedError) { h.tellOtherEra(serverID{upstream, key, era}, end) }
-	err := h.attachKnown(ctx, t, serverID{upstream, key, era}, k)
-	k.wg.Wait()
-	return cmp.Or(moved, err)
+	k.stay = func(end *jsonrpc.ClosedError) { h.tellOtherEra(id, end) }
+	h.attachKnown(ctx, t, id, k, func(err error) {
+		k.wg.Wait()
+		end(cmp.Or(moved, err))
+	})
 }
 
-// attachKnown is Attach with the present knowledge of the upstream's eras.
-func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
+// attachKnown is Serve with the present knowledge of the upstream's eras.
+func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc.Conn, over func(error)) {
 	speaks, err := t.eras.speaksTo(ctx, id.era)
 	switch {
 	case err != nil && t.up.Command == nil:
-		return refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(t.name, err))
+		over(refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(t.name, err)))
 	case err != nil:
-		return refuse(c, jsonrpc.CauseConnectionLost, err)
+		over(refuse(c, jsonrpc.CauseConnectionLost, err))
 	case speaks == id.era:
-		return h.attachIn(ctx, t, id, c)
+		h.attachIn(ctx, t, id, c, over)
+	default:
+		over(h.bridge(ctx, t, id, c))
 	}
-	return h.bridge(ctx, t, id, c)
 }
 
-// bridge lets the Bridge serve a stream, because the upstream speaks the other era.
+// bridge lets the Bridge serve a stream, because the upstream speaks the other era. It returns at the end.
 func (h *Host) bridge(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	switch {
 	case h.Bridge == nil:
@@ -193,13 +212,13 @@ func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) json
 
 // attachOpened attaches a stream of Open, whose Recv returns the error.
 func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.Era, far jsonrpc.Conn) {
-	defer h.wg.Done()
+	end := func(error) { h.wg.Done() }
 	t, ok := h.target(upstream)
 	if !ok {
-		_ = refuse(far, jsonrpc.CauseChanged, errNoUpstream)
+		end(refuse(far, jsonrpc.CauseChanged, errNoUpstream))
 		return
 	}
-	_ = h.attachIn(ctx, t, serverID{upstream, key, era}, far)
+	h.attachIn(ctx, t, serverID{upstream, key, era}, far, end)
 }
 
 // target returns the upstream of this name.
@@ -251,12 +270,13 @@ func (h *Host) probe(asker context.Context, t target) (modern, told bool, err er
 	return modern, true, err
 }
 
-// attachIn is Attach in an era that the upstream speaks, or may speak.
-func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
+// attachIn is Serve in an era that the upstream speaks, or may speak.
+func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn, over func(error)) {
 	if t.up.together(id.era) {
-		return h.servers.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c)
+		h.servers.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c, over)
+		return
 	}
-	return h.attachAlone(ctx, t, id, nil, c)
+	h.attachAlone(ctx, t, id, nil, c, over)
 }
 
 // shared describes an upstream for package shared.
@@ -264,7 +284,9 @@ func (h *Host) shared(t target) shared.Upstream {
 	return shared.Upstream{
 		Name: t.name, Roots: t.up.Roots, Idle: t.up.IdleStop, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
-			return h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c)
+			over := make(chan error, 1)
+			h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c, func(err error) { over <- err })
+			return <-over
 		},
 	}
 }
@@ -277,20 +299,25 @@ func (h *Host) unattributed(upstream string) {
 }
 
 // attachAlone is attachIn for a stream with a server of its own. trial is as in stream.
-func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial func() bool, c jsonrpc.Conn) error {
+func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial func() bool, c jsonrpc.Conn, over func(error)) {
 	if ctx.Err() != nil {
-		return refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx))
+		over(refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx)))
+		return
 	}
 	log := h.logger().With("upstream", t.name, "session", id.session())
 	r, wait := h.restarts.enter(id)
-	defer r.leave()
+	left := func(err error) {
+		r.leave()
+		over(err)
+	}
 	if t.up.IdleStop > 0 {
 		h.awaitStopped(ctx, id)
 	}
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
 		wait.Says, wait.Cause = wait.Words(), t.up.startCause(wait.Cause)
-		return refuse(c, jsonrpc.CauseStartFailed, wait)
+		left(refuse(c, jsonrpc.CauseStartFailed, wait))
+		return
 	}
 	s := newStream(ctx, t, id, c, log)
 	s.trial, s.restart, s.spares, s.failures, s.limits, s.quotes = trial, r, &h.spares, &h.failures, h.Limits, h.ClientsOperate
@@ -304,12 +331,16 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 		if tell := h.Hooks.Happened; tell != nil {
 			tell(r.happened(observe.ServerNotBegun, jsonrpc.Cause{}, end, inARow))
 		}
-		defer tellFailure(log.With("cause", end.Cause.String(), "event", end.Event, "err", end.Err), startFailed, inARow)
-		return refuse(c, jsonrpc.CauseStartFailed, end)
+		err := refuse(c, jsonrpc.CauseStartFailed, end)
+		tellFailure(log.With("cause", end.Cause.String(), "event", end.Event, "err", end.Err), startFailed, inARow)
+		left(err)
+		return
 	}
 	h.enter(s)
-	defer h.leave(s)
-	return s.serve()
+	s.serve(func(err error) {
+		h.leave(s)
+		left(err)
+	})
 }
 
 // awaitStopped waits until the servers of a key that are being stopped are gone. A client that

@@ -76,6 +76,12 @@ func (k *keptStream) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 	return append(batch, m), nil
 }
 
+// Rest implements [jsonrpc.Resting] once no message is kept.
+func (k *keptStream) Rest(resume func()) bool {
+	r, ok := k.c.(jsonrpc.Resting)
+	return k.direct && ok && r.Rest(resume)
+}
+
 // readsAhead reports whether a goroutine, which it starts, reads the next message.
 func (k *keptStream) readsAhead() bool {
 	if k.direct {

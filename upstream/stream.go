@@ -147,34 +147,33 @@ func (s *stream) dial(ctx context.Context) (jsonrpc.Conn, error) {
 // is no failure.
 func (s *stream) onTrial() bool { return s.trial != nil && s.trial() }
 
-// serve runs the stream to its end. Its server has just been started.
-func (s *stream) serve() error {
+// serve begins to run the stream, whose server has just been started. At its end over is called.
+func (s *stream) serve(over func(error)) {
 	s.wg.Go(s.readServer)
 	unhook := context.AfterFunc(s.ctx, func() { s.end(jsonrpc.CauseHostStopped, context.Cause(s.ctx)) })
-	defer unhook()
-
-	s.end(jsonrpc.Cause{}, s.readStream())
-	<-s.ended
-	s.wg.Wait()
-	s.stopStartTimer() // a timer that was set while the stream ended
-	return s.err
+	go s.readStream(func(err error) {
+		s.end(jsonrpc.Cause{}, err)
+		<-s.ended
+		s.wg.Wait()
+		s.stopStartTimer() // a timer that was set while the stream ended
+		unhook()
+		over(s.err)
+	})
 }
 
-// readStream passes messages to the server until the stream ends. It owns c.Recv.
-func (s *stream) readStream() error {
-	var batch []*jsonrpc.Message
+// readStream passes messages to the server until the stream ends, and then calls over. It owns c.Recv.
+func (s *stream) readStream(over func(error)) {
 	accepted := s.sent // allocated once
-	for {
-		var end error
-		batch, end = jsonrpc.RecvAll(s.c, batch[:0])
+	jsonrpc.Receive(s.c, func(batch []*jsonrpc.Message, end error) bool {
 		if len(batch) > 0 {
 			s.server.Send(batch, accepted)
 		}
-		clear(batch)
-		if _, ok := errors.AsType[*jsonrpc.InvalidError](end); end != nil && !ok { // the proxy sends no invalid ones
-			return jsonrpc.Closed(end)
+		if _, ok := errors.AsType[*jsonrpc.InvalidError](end); end == nil || ok { // the proxy sends no invalid ones
+			return true
 		}
-	}
+		over(jsonrpc.Closed(end))
+		return false
+	})
 }
 
 // sent records messages just before they are passed on, so that end clears up only what the

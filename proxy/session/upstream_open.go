@@ -31,7 +31,8 @@ func (u *upstreamConn) openLocked() *attempt {
 			u.lists.Outdate(catalog.Tools, catalog.Prompts, catalog.Resources) // as in ended
 		}
 		u.attempt = a
-		u.wg.Go(func() { u.run(a) })
+		u.wg.Add(1)
+		go u.run(a)
 	}
 	return u.attempt
 }
@@ -110,31 +111,34 @@ func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 	}
 }
 
-// run owns the stream of one attempt.
+// run opens a stream for one attempt, and begins to serve it.
 func (u *upstreamConn) run(a *attempt) {
 	if a.after != nil { // the host may wait for the end of its server
 		<-a.after.closed
 		a.after = nil
 	}
-	err := u.stream(a)
-	close(a.closed)
-	u.end(a, err)
-}
-
-// stream opens a stream for a and returns how it ended.
-func (u *upstreamConn) stream(a *attempt) error {
+	over := func(err error) {
+		close(a.closed)
+		u.end(a, err)
+		u.wg.Done()
+	}
 	conn, err := u.client.dial(u)
 	u.mu.Lock()
 	u.reached = err == nil
 	u.mu.Unlock()
 	if err != nil {
-		return err
+		over(err)
+		return
 	}
-	defer conn.Close()
 	if err := u.adopt(a, conn); err != nil {
-		return err
+		conn.Close()
+		over(err)
+		return
 	}
-	return a.peer.Run(context.Background(), conn)
+	a.peer.Start(context.Background(), conn, func(err error) {
+		conn.Close()
+		over(err)
+	})
 }
 
 // adopt makes conn the stream of a. A stream of the legacy era begins with initialize, which holds

@@ -51,7 +51,7 @@ func bytesOver(t *testing.T, serve func(net.Conn)) (client *Client, cut func()) 
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	t.Cleanup(stop)
-	server := &Server{Bytes: serve, Handle: func(context.Context, Hello, jsonrpc.Conn) error { return nil }}
+	server := &Server{Bytes: serve, Handle: handled(func(context.Context, Hello, jsonrpc.Conn) error { return nil })}
 	wg.Go(func() { server.Accept(ctx, l) })
 	client = &Client{}
 	near, err := net.Dial("tcp", l.Addr().String())

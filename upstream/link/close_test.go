@@ -101,7 +101,7 @@ func TestEnds(t *testing.T) {
 		for _, blocked := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/blocked=%v", tt.name, blocked), func(t *testing.T) {
 				conns, returnWith := make(chan jsonrpc.Conn, 1), make(chan error, 1)
-				p := join(t, &Client{}, &Server{Handle: func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
+				p := join(t, &Client{}, &Server{Handle: handled(func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 					conns <- c
 					select {
 					case err := <-returnWith:
@@ -109,7 +109,7 @@ func TestEnds(t *testing.T) {
 					case <-ctx.Done():
 						return &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("stopped"), Delivered: true}
 					}
-				}})
+				})})
 				e := ends{p, open(t, p.client), await(t, conns), returnWith}
 				l := current(t, p.client)
 				hear := func() {
@@ -139,14 +139,14 @@ func TestEnds(t *testing.T) {
 // arrives before it. Run often, since the close overtakes if it can.
 func TestClosingLineComesLast(t *testing.T) {
 	const count = 50
-	p := join(t, &Client{}, &Server{Handle: func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+	p := join(t, &Client{}, &Server{Handle: handled(func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
 		for n := range count {
 			if err := c.Send(numbered(n)); err != nil {
 				return err
 			}
 		}
 		return &jsonrpc.ClosedError{Cause: jsonrpc.ExitCause(3), Delivered: true}
-	}})
+	})})
 	for range 200 {
 		c := open(t, p.client)
 		for want := range count {
@@ -213,7 +213,7 @@ func TestRaces(t *testing.T) {
 
 // racing returns a host that sends, receives and perhaps closes, all at once.
 func racing(t *testing.T) Handler {
-	return func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+	return handled(func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
 		var wg sync.WaitGroup
 		wg.Go(func() { untilClosed(t, func() error { return c.Send(numbered(1)) }) })
 		wg.Go(func() { untilClosed(t, func() error { _, err := c.Recv(); return err }) })
@@ -221,7 +221,7 @@ func racing(t *testing.T) Handler {
 		maybe(func() { c.Close() })
 		wg.Wait()
 		return errClosed
-	}
+	})
 }
 
 // race does the same at the proxy's end of four streams, while some of ends may happen.

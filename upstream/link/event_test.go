@@ -17,7 +17,7 @@ import (
 func TestClosingLineTellsTheEvent(t *testing.T) {
 	for _, says := range []string{"did not start: exit status 3", "did not start: exit status 3: no license in /etc"} {
 		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Event: "k3v9x2ma", Says: says, Lasting: true}
-		p := join(t, &Client{}, &Server{Handle: func(context.Context, Hello, jsonrpc.Conn) error { return end }})
+		p := join(t, &Client{}, &Server{Handle: handled(func(context.Context, Hello, jsonrpc.Conn) error { return end })})
 		_, err := open(t, p.client).Recv()
 		got := jsonrpc.EndOf(err, jsonrpc.Cause{})
 		want := *end

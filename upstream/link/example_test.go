@@ -14,10 +14,10 @@ import (
 // finish, the link ends, and so does the client.
 func Example() {
 	client := &link.Client{}
-	server := &link.Server{Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn) error {
+	server := &link.Server{Handle: func(ctx context.Context, h link.Hello, c jsonrpc.Conn, over func(error)) {
 		fmt.Println("serving", h.Upstream)
 		<-ctx.Done()
-		return &jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("terminated"), Delivered: true}
+		over(&jsonrpc.ClosedError{Cause: jsonrpc.SignalCause("terminated"), Delivered: true})
 	}}
 	near, far := net.Pipe() // or the two ends of a socket
 	ctx, stop := context.WithCancel(context.Background())

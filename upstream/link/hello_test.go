@@ -35,7 +35,7 @@ func TestBadHello(t *testing.T) {
 			t.Parallel()
 			var log syncBuffer
 			s := &Server{
-				Handle: func(context.Context, Hello, jsonrpc.Conn) error { t.Error("handled"); return nil },
+				Handle: handled(func(context.Context, Hello, jsonrpc.Conn) error { t.Error("handled"); return nil }),
 				Known:  func(upstream string) bool { return upstream == "files" },
 				Log:    slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 			}
@@ -248,10 +248,10 @@ func TestOpen(t *testing.T) {
 // proxy's ctx is not the handler's.
 func TestHelloArrives(t *testing.T) {
 	hellos := make(chan Hello, 1)
-	p := join(t, &Client{}, &Server{Handle: func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
+	p := join(t, &Client{}, &Server{Handle: handled(func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
 		hellos <- h
-		return echo(ctx, h, c)
-	}})
+		return echoing(ctx, h, c)
+	})})
 	want := Hello{Upstream: "files", Key: "k\n\"\u2028", Era: "legacy"}
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := p.client.Open(ctx, want)
@@ -275,12 +275,12 @@ func TestHelloArrives(t *testing.T) {
 // clients: nobody gets them.
 func TestHeadersOfAnotherProcess(t *testing.T) {
 	heard, came := make(chan map[string][]string, 1), make(chan *jsonrpc.Message, 1)
-	session := serveRaw(t, &Server{Handle: func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
+	session := serveRaw(t, &Server{Handle: handled(func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 		heard <- jsonrpc.ForwardedIn(ctx)
 		m, err := c.Recv()
 		came <- m
 		return err
-	}})
+	})})
 	y, err := session.OpenStream()
 	if err != nil {
 		t.Fatal(err)

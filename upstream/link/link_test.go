@@ -81,7 +81,7 @@ func open(t testing.TB, c *Client) jsonrpc.Conn {
 }
 
 // echo answers each message with itself until the stream or ctx ends.
-func echo(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
+func echoing(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	for {
 		m, err := c.Recv()
@@ -94,15 +94,22 @@ func echo(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 	}
 }
 
+var echo = handled(echoing)
+
+// handled returns the Handler that fn is, which serves a stream until it returns.
+func handled(fn func(context.Context, Hello, jsonrpc.Conn) error) Handler {
+	return func(ctx context.Context, h Hello, c jsonrpc.Conn, over func(error)) { over(fn(ctx, h, c)) }
+}
+
 // handOver gives the test the host's end of each stream, whose handler stays
 // until the server is stopped.
 func handOver() (Handler, <-chan jsonrpc.Conn) {
 	conns := make(chan jsonrpc.Conn, 2048)
-	return func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
+	return handled(func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 		conns <- c
 		<-ctx.Done()
 		return &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("stopped"), Delivered: true}
-	}, conns
+	}), conns
 }
 
 func TestEcho(t *testing.T) {

@@ -25,7 +25,7 @@ type Local struct {
 
 	mu   sync.Mutex // guards shut, and wg.Add
 	shut bool
-	wg   sync.WaitGroup // of handlers
+	wg   sync.WaitGroup // of streams
 }
 
 // SetStreams bounds the open streams; zero is no bound. One more is refused at once, with
@@ -48,28 +48,32 @@ func (l *Local) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 	linked, cancel := context.WithCancel(l.Linked)
 	near, far := localPair(func() { cancel(); l.limit.leave() })
 	context.AfterFunc(linked, func() { near.shut(errLinkEnded, errLinkEnded) })
-	if !l.spawn(func() { far.CloseCause(l.Handle(jsonrpc.WithForwarded(l.Forced, jsonrpc.ForwardedIn(ctx)), h, far)) }) {
+	forced := jsonrpc.WithForwarded(l.Forced, jsonrpc.ForwardedIn(ctx))
+	if !l.enter() {
 		near.Close()
 		return nil, notOpened(errLinkEnded)
 	}
+	go l.Handle(forced, h, far, func(err error) {
+		far.CloseCause(err)
+		l.wg.Done()
+	})
 	return near, nil
 }
 
 // errLinkEnded is the end of a stream whose Local has ended.
 var errLinkEnded = &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true}
 
-// spawn runs fn in a goroutine that Wait waits for. Once Wait was called it returns false and runs
-// nothing.
-func (l *Local) spawn(fn func()) bool {
+// enter adds a stream for which Wait waits. Once Wait was called it returns false.
+func (l *Local) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.shut {
-		l.wg.Go(fn)
+		l.wg.Add(1)
 	}
 	return !l.shut
 }
 
-// Wait refuses further streams, and waits until the handlers have returned.
+// Wait refuses further streams, and waits until the others are no longer handled.
 func (l *Local) Wait() {
 	l.mu.Lock()
 	l.shut = true
@@ -151,6 +155,9 @@ func (c *localConn) SendNow(m jsonrpc.Queued) bool {
 
 // OnSend implements [jsonrpc.Direct].
 func (c *localConn) OnSend(handle func(*jsonrpc.Message) bool) { c.pipe.HandleWith(handle) }
+
+// Rest implements [jsonrpc.Resting].
+func (c *localConn) Rest(resume func()) bool { return c.end.Load() == nil && c.pipe.RestFor(resume) }
 
 // passed returns what of m travels. The other end owns it, but shares the bytes, which nobody
 // changes.

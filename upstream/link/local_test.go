@@ -75,7 +75,7 @@ func TestLocalEnds(t *testing.T) {
 					l.Forced, e.stop = context.WithCancel(t.Context())
 					defer e.stop()
 					defer e.cut()
-					l.Handle = func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
+					l.Handle = handled(func(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 						conns <- c
 						select {
 						case err := <-returnWith:
@@ -83,7 +83,7 @@ func TestLocalEnds(t *testing.T) {
 						case <-ctx.Done():
 							return &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause("stopped"), Delivered: true}
 						}
-					}
+					})
 					e.near, e.returnWith = openLocal(t, l), returnWith
 					e.far = <-conns
 					hear := func() {
@@ -177,11 +177,11 @@ func TestLocalRaces(t *testing.T) {
 func TestLocalOpen(t *testing.T) {
 	headers := map[string][]string{"Authorization": {"secret"}}
 	heard, hellos := make(chan context.Context, 1), make(chan Hello, 1)
-	l := newLocal(t, func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
+	l := newLocal(t, handled(func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
 		heard <- ctx
 		hellos <- h
-		return echo(ctx, h, c)
-	})
+		return echoing(ctx, h, c)
+	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := l.Open(jsonrpc.WithForwarded(ctx, headers), hello)
 	if err != nil {
@@ -213,10 +213,10 @@ func TestLocalStreams(t *testing.T) {
 	const most = 10
 	var log syncBuffer
 	var served atomic.Int64
-	l := newLocal(t, func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
+	l := newLocal(t, handled(func(ctx context.Context, h Hello, c jsonrpc.Conn) error {
 		served.Add(1)
-		return echo(ctx, h, c)
-	})
+		return echoing(ctx, h, c)
+	}))
 	l.Log = slog.New(slog.NewTextHandler(&log, nil))
 	l.SetStreams(most)
 	conns := make([]jsonrpc.Conn, most)

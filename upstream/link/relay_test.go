@@ -91,10 +91,10 @@ func TestRelay(t *testing.T) {
 // What a host sends at once, perhaps together with its answer to the hello, arrives.
 func TestRelayOfHastyHost(t *testing.T) {
 	t.Parallel()
-	client, _, _ := relayed(t, &Server{Handle: func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+	client, _, _ := relayed(t, &Server{Handle: handled(func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
 		c.Send(padded(3000))
 		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
-	}})
+	})})
 	for range 100 {
 		c := open(t, client)
 		if m, err := c.Recv(); err != nil || !strings.Contains(string(m.Params), "xxx") {

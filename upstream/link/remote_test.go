@@ -210,7 +210,7 @@ func TestFaultyNetwork(t *testing.T) {
 func TestLastWords(t *testing.T) {
 	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {
 		received := make(chan int, 100)
-		s := &Server{Handle: func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+		s := &Server{Handle: handled(func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
 			n := 0
 			for {
 				if _, err := c.Recv(); err != nil {
@@ -219,7 +219,7 @@ func TestLastWords(t *testing.T) {
 				}
 				n++
 			}
-		}}
+		})}
 		r := reach(t, &Client{}, s, l, dial.Dial)
 		c := open(t, r.client)
 		for n := range 50 {

@@ -19,11 +19,11 @@ import (
 // is cut.
 const stopTimeout = 2 * time.Second
 
-// A Handler serves one stream. It owns c until it returns. Then c is closed, and the proxy
-// gets the [*jsonrpc.ClosedError] that it returned, unless c was closed before. Cancelling
-// ctx forces it to end. The end of the link does not cancel ctx, but every Recv and Send
+// A Handler begins to serve one stream, and calls over once, at the end. It owns c until then. Then
+// c is closed, and the proxy gets over's [*jsonrpc.ClosedError], unless c was closed before.
+// Cancelling ctx forces it to end. The end of the link does not cancel ctx, but every Recv and Send
 // then fails.
-type Handler func(ctx context.Context, h Hello, c jsonrpc.Conn) error
+type Handler func(ctx context.Context, h Hello, c jsonrpc.Conn, over func(error))
 
 // maxRefusals bounds the streams that are being refused because there are too many. One
 // more ends the link.
@@ -167,7 +167,8 @@ func (s *Server) accept(ctx context.Context, l *link, streams *sync.WaitGroup) e
 		switch ok, first := admit(n-1, most, &full); {
 		case ok:
 			full = full && n > most/2
-			streams.Go(func() { s.stream(ctx, c) })
+			streams.Add(1)
+			go s.stream(ctx, c, streams.Done)
 		case n > most+maxRefusals:
 			return errFlood
 		default:
@@ -196,9 +197,17 @@ func (s *Server) most() int {
 	return s.Streams
 }
 
-// stream serves one stream.
-func (s *Server) stream(ctx context.Context, c *conn) {
+// stream begins to serve one stream, and calls over at its end.
+func (s *Server) stream(ctx context.Context, c *conn, over func()) {
 	h, err := s.greet(c)
+	if err == nil && !h.bytes && s.Through == nil {
+		s.Handle(ctx, h, c, func(err error) {
+			c.CloseCause(err)
+			over()
+		})
+		return
+	}
+	defer over()
 	switch {
 	case err == errControl:
 	case errors.Is(err, jsonrpc.ErrClosed): // the proxy has closed the stream
@@ -209,12 +218,10 @@ func (s *Server) stream(ctx context.Context, c *conn) {
 		c.host = false // it has no closing line
 		defer c.Close()
 		s.Bytes(&byteStream{conn: c})
-	case s.Through != nil:
+	default:
 		if err := s.relay(ctx, h, c); err != nil {
 			c.CloseCause(err)
 		}
-	default:
-		c.CloseCause(s.Handle(ctx, h, c))
 	}
 }
 

@@ -77,14 +77,14 @@ func (s slow) Write(p []byte) (int, error) {
 func TestLastWordsOnSlowCarrier(t *testing.T) {
 	near, far := net.Pipe()
 	received := make(chan int, 1)
-	s := &Server{Handle: func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
+	s := &Server{Handle: handled(func(_ context.Context, _ Hello, c jsonrpc.Conn) error {
 		for n := 0; ; n++ {
 			if _, err := c.Recv(); err != nil {
 				received <- n
 				return err
 			}
 		}
-	}}
+	})}
 	c := &Client{}
 	ctx, stop := context.WithCancel(t.Context())
 	ends := make(chan error, 2)

@@ -200,7 +200,7 @@ func TestStalledStreamIsAlone(t *testing.T) {
 	stalled, busy := open(t, p.client), open(t, p.client)
 	a, b := await(t, conns), await(t, conns)
 	for _, far := range []jsonrpc.Conn{a, b} {
-		go echo(t.Context(), Hello{}, far)
+		go echoing(t.Context(), Hello{}, far)
 	}
 	big := padded(100 << 10)
 	sent := make(chan struct{})
@@ -248,9 +248,9 @@ func TestBurstIsForgotten(t *testing.T) {
 // TestForcedServer stops a server whose handler does not care.
 func TestForcedServer(t *testing.T) {
 	t.Parallel()
-	p := join(t, &Client{}, &Server{Handle: func(_ context.Context, h Hello, c jsonrpc.Conn) error {
-		return echo(context.Background(), h, c)
-	}})
+	p := join(t, &Client{}, &Server{Handle: handled(func(_ context.Context, h Hello, c jsonrpc.Conn) error {
+		return echoing(context.Background(), h, c)
+	})})
 	c := open(t, p.client)
 	p.stop()
 	wantEnd(t, c, "link lost", true)

@@ -39,11 +39,14 @@ type sessionID struct {
 	era      mcp.Era
 }
 
-// Attach serves one stream of a client on a shared server. It owns c. The server stays when the stream ends.
-// session names the stream in the log.
-func (p *Servers) Attach(ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn) error {
+// Attach begins to serve one stream of a client on a shared server, and owns c. At the end of the stream over is called;
+// the server stays. session names the stream in the log.
+func (p *Servers) Attach(
+	ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn, over func(error),
+) {
 	if ctx.Err() != nil {
-		return refuse(c, context.Cause(ctx))
+		over(refuse(c, context.Cause(ctx)))
+		return
 	}
 	m := newMember(c, up.Name, p.MaxMessage, p.logger().With("upstream", up.Name, "session", session))
 	m.holder = holder
@@ -51,10 +54,13 @@ func (p *Servers) Attach(ctx context.Context, up Upstream, era mcp.Era, holder m
 		m.slow = func(end *jsonrpc.ClosedError, open int) { p.Slow(up.Name, session, end, open) }
 	}
 	if !p.join(up, era, m) {
-		return refuse(c, errStops)
+		over(refuse(c, errStops))
+		return
 	}
-	defer p.wg.Done()
-	return m.serve(ctx)
+	m.serve(ctx, func(err error) {
+		p.wg.Done()
+		over(err)
+	})
 }
 
 // refuse ends a stream without reading from it.

@@ -120,18 +120,20 @@ func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger
 	return m
 }
 
-// serve runs a member that has joined a session until its stream ends.
-func (m *member) serve(ctx context.Context) error {
-	defer m.end(nil)
+// serve begins to serve a member that has joined a session. At the end of its stream over is called.
+func (m *member) serve(ctx context.Context, over func(error)) {
 	stop := func(cause error) {
 		m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Event: jsonrpc.NewEvent(), Err: cause})
 	}
-	defer context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })()
-	defer context.AfterFunc(m.s.forced, func() { stop(errStops) })()
-
-	err := m.peer.Run(m.ctx, m.c)
-	_, open := m.peer.Open()
-	m.s.leave(m, err)
-	m.tell(err, open)
-	return err
+	unhook := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
+	unhookForced := context.AfterFunc(m.s.forced, func() { stop(errStops) })
+	m.peer.Start(m.ctx, m.c, func(err error) {
+		_, open := m.peer.Open()
+		m.s.leave(m, err)
+		m.tell(err, open)
+		unhook()
+		unhookForced()
+		m.end(nil)
+		over(err)
+	})
 }

@@ -124,6 +124,12 @@ func (c *memoryConn) OnSend(handle func(*jsonrpc.Message) bool) {
 	c.direct.OnSend(func(m *jsonrpc.Message) bool { return c.taps.now.Load() == nil && handle(m) })
 }
 
+// Rest implements [jsonrpc.Resting].
+func (c *memoryConn) Rest(resume func()) bool {
+	r, ok := c.Conn.(jsonrpc.Resting)
+	return ok && r.Rest(resume)
+}
+
 // pass offers messages in the direction there to the taps, and matches responses with requests in the direction back.
 func (c *conn) pass(now *activeTaps, batch []*jsonrpc.Message, there, back *way) {
 	if len(batch) == 0 || !now.want(&c.at) {
