@@ -49,11 +49,8 @@ package peer
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -84,107 +81,6 @@ func New(o Options) *Peer {
 	p.requests.Max = o.Requests
 	p.out = jsonrpc.NewQueue(&p.mu)
 	return p
-}
-
-// Run serves c until it has ended, and returns the cause. If ctx ends, Run closes c. Open calls and
-// requests stay open until [Peer.End].
-func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
-	over := make(chan error, 1)
-	p.begin(ctx, c, func(err error) { over <- err })()
-	return <-over
-}
-
-// Start is Run, but returns at once. At the end over is called with the cause, in a goroutine of its own.
-func (p *Peer) Start(ctx context.Context, c jsonrpc.Conn, over func(error)) {
-	go p.begin(ctx, c, over)()
-}
-
-// begin begins to serve c, and returns what reads from it. At the end over is called.
-func (p *Peer) begin(ctx context.Context, c jsonrpc.Conn, over func(error)) (read func()) {
-	ctx, end := context.WithCancelCause(ctx)
-	closed := make(chan struct{})
-	p.pause(false)
-	context.AfterFunc(ctx, func() { // unblocks Recv, Send and waits for room
-		defer close(closed)
-		p.pause(true)
-		jsonrpc.CloseWith(c, context.Cause(ctx))
-	})
-	written := make(chan struct{})
-	p.out.Start(c, func(err error) { defer close(written); p.wrote(ctx, c, err, end) })
-	return func() {
-		p.read(ctx, c, func(err error) {
-			end(err)
-			<-written
-			<-closed
-			over(jsonrpc.Closed(context.Cause(ctx)))
-		})
-	}
-}
-
-func (p *Peer) pause(on bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.out.Pause(on)
-}
-
-// wrote handles the end of sending on c.
-func (p *Peer) wrote(ctx context.Context, c jsonrpc.Conn, err error, end context.CancelCauseFunc) {
-	if err == nil {
-		p.mu.Lock()
-		cause, stays := p.out.Err(), p.halfClosed
-		p.mu.Unlock()
-		if half, ok := c.(interface{ CloseWrite() }); ok && stays {
-			half.CloseWrite()
-		}
-		if cause != nil && !stays { // finished, not paused
-			end(cause)
-		}
-		return
-	}
-	late := time.NewTimer(cmp.Or(p.o.OneWay, time.Second))
-	defer late.Stop()
-	select {
-	case <-ctx.Done():
-	case <-late.C:
-		end(err)
-	}
-}
-
-// read owns Recv of c. It calls over at the end.
-func (p *Peer) read(ctx context.Context, c jsonrpc.Conn, over func(error)) {
-	direct, _ := c.(jsonrpc.Direct)
-	if direct != nil {
-		direct.OnSend(p.receiveNow)
-	}
-	halfClosed := false
-	jsonrpc.Receive(c, func(batch []*jsonrpc.Message, err error) bool {
-		for _, m := range batch {
-			p.receive(m)
-		}
-		bad, invalid := errors.AsType[*jsonrpc.InvalidError](err)
-		switch {
-		case err == nil:
-			return true
-		case invalid:
-			p.ready(true)
-			p.invalid(bad)
-			return true
-		case err != io.EOF || p.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
-			err = jsonrpc.Closed(err)
-		case halfClosed:
-			<-ctx.Done()
-			err = context.Cause(ctx)
-		default:
-			halfClosed = true
-			p.o.HalfClosed()
-			return true
-		}
-		if direct != nil {
-			direct.OnSend(nil)
-		}
-		over(err)
-		return false
-	})
 }
 
 // ready is Options.Ready.
