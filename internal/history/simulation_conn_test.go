@@ -51,6 +51,9 @@ func (c pausedConn) Recv() (*jsonrpc.Message, error) {
 	return m, err
 }
 
+// Rest implements [jsonrpc.Resting], often at once.
+func (c pausedConn) Rest(resume func()) bool { return c.RestFor(c.next(), resume) }
+
 func (c pausedConn) Send(m *jsonrpc.Message) error {
 	c.pause()
 	return c.PipeConn.Send(m)

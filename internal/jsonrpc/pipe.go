@@ -3,6 +3,7 @@ package jsonrpc
 import (
 	"io"
 	"sync"
+	"time"
 )
 
 // pipeRoom bounds what a Pipe holds in each direction. When it is full, Send waits. One message may
@@ -122,8 +123,8 @@ func (c *PipeConn) PutNow(m Queued) bool { return c.out.sendNow(m) }
 // HandleWith is OnSend of [Direct].
 func (c *PipeConn) HandleWith(handle func(*Message) bool) { c.in.queue.OnPass(handle) }
 
-// RestFor is Rest of [Resting].
-func (c *PipeConn) RestFor(resume func()) bool { return c.in.queue.rest(restAfter, resume) }
+// RestFor is Rest of [Resting], and waits so long.
+func (c *PipeConn) RestFor(wait time.Duration, resume func()) bool { return c.in.queue.rest(wait, resume) }
 
 // CloseWrite is a half-close: the other side receives io.EOF and may still send.
 func (c *PipeConn) CloseWrite() { c.out.end() }

@@ -2,9 +2,9 @@ package jsonrpc
 
 import "time"
 
-// restAfter is how long a goroutine waits for messages before it ends: a stack is most of what an idle
+// RestAfter is how long a goroutine waits for messages before it ends: a stack is most of what an idle
 // client takes. The next message starts another.
-const restAfter = time.Second
+const RestAfter = time.Second
 
 // Start owns Send of c until the end, and then calls over: with nil after Pause, and after Finish once
 // everything was sent. Otherwise with the error of Close or Send. There is a goroutine only while something
@@ -17,7 +17,7 @@ func (q *Queue) Start(c Conn, over func(error)) {
 	q.prompt = prompt
 	q.bound()
 	q.L.Unlock()
-	patience := restAfter
+	patience := RestAfter
 	if prompt != nil {
 		patience = 0
 	}

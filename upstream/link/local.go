@@ -157,7 +157,9 @@ func (c *localConn) SendNow(m jsonrpc.Queued) bool {
 func (c *localConn) OnSend(handle func(*jsonrpc.Message) bool) { c.pipe.HandleWith(handle) }
 
 // Rest implements [jsonrpc.Resting].
-func (c *localConn) Rest(resume func()) bool { return c.end.Load() == nil && c.pipe.RestFor(resume) }
+func (c *localConn) Rest(resume func()) bool {
+	return c.end.Load() == nil && c.pipe.RestFor(jsonrpc.RestAfter, resume)
+}
 
 // passed returns what of m travels. The other end owns it, but shares the bytes, which nobody
 // changes.
