@@ -22,7 +22,8 @@
 //   - A Message that Decode returned is never written to; it may be shared.
 //   - Every end of a Conn satisfies errors.Is(err, [ErrClosed]), except the
 //     half-close, which is io.EOF.
-//   - The package starts no goroutines.
+//   - The package starts a goroutine only for a Queue that sends (Start) and to go on reading (Receive),
+//     and keeps neither for a Conn on which nothing happens.
 //
 // It does not route or time out, and it knows no MCP method.
 package jsonrpc

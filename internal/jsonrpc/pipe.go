@@ -124,7 +124,9 @@ func (c *PipeConn) PutNow(m Queued) bool { return c.out.sendNow(m) }
 func (c *PipeConn) HandleWith(handle func(*Message) bool) { c.in.queue.OnPass(handle) }
 
 // RestFor is Rest of [Resting], and waits so long.
-func (c *PipeConn) RestFor(wait time.Duration, resume func()) bool { return c.in.queue.rest(wait, resume) }
+func (c *PipeConn) RestFor(wait time.Duration, resume func()) bool {
+	return c.in.queue.rest(wait, resume)
+}
 
 // CloseWrite is a half-close: the other side receives io.EOF and may still send.
 func (c *PipeConn) CloseWrite() { c.out.end() }

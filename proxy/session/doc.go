@@ -68,7 +68,7 @@
 // Serve waits for all of them:
 //
 //   - those of the client's Peer, including Serve's own
-//   - run of each open upstream connection, with those of its Peer
+//   - those of the Peer of each open upstream connection, and run, which opens it
 //   - one for each request that needs more than one call, and one for each upstream that it asks
 //   - one for each upstream of a subscription, which package listen has
 //   - one for each background request to an upstream

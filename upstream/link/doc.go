@@ -85,11 +85,12 @@
 // # Goroutines
 //
 // Each Serve runs yamux's two, and one for each stream that is being opened (Client)
-// or closed (both). A Server runs its handler in a goroutine for each stream, and another one
+// or closed (both). A Server calls its handler in a goroutine for each stream, and has another one
 // for each that it joins with one behind it. A carrier has one that writes ([coalescer]), and
 // the control stream one that reads, one that writes and one that watches for silence. Serve
 // waits for all of them. Redial and Accept run a Serve for each link and wait for it. A
-// listener for WebSockets runs an HTTP server until its Close. A Local has one for each handler.
+// listener for WebSockets runs an HTTP server until its Close. A Local calls its handler in one, too, and
+// waits for the ends of the streams.
 //
 // # Bounds
 //
