@@ -23,7 +23,7 @@ type serving struct {
 	cause error         // of the end; written before ended is closed
 	ended chan struct{} // the first call of end
 
-	halfClosed bool // the other side has, and sends nothing more; owned by who reads
+	eof bool // the other side has half-closed c; owned by who reads
 }
 
 // Run serves c until it has ended, and returns the cause. If ctx ends, Run closes c. Open calls and
@@ -72,7 +72,7 @@ func (s *serving) wrote(err error) {
 	defer s.wg.Done()
 	if err == nil {
 		s.mu.Lock()
-		cause, stays := s.out.Err(), s.Peer.halfClosed
+		cause, stays := s.out.Err(), s.halfClosed
 		s.mu.Unlock()
 		if half, ok := s.c.(interface{ CloseWrite() }); ok && stays {
 			half.CloseWrite()
@@ -125,11 +125,11 @@ func (s *serving) survives(err error) bool {
 		return true
 	case err != io.EOF || s.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
 		return false
-	case s.halfClosed: // Recv does not tell when the Conn ends
+	case s.eof: // Recv does not tell when the Conn ends
 		<-s.ended
 		return false
 	}
-	s.halfClosed = true
+	s.eof = true
 	s.o.HalfClosed()
 	return true
 }
