@@ -278,20 +278,20 @@ var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Deliver
 func (h *hosting) open(_ context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	near, far := jsonrpc.Pipe()
 	c := &attached{PipeConn: near, ended: make(chan struct{})}
-	go c.run(func() error { return h.host.Attach(h.forced, name, key, era, far) })
+	go h.host.Serve(h.forced, name, key, era, far, c.over)
 	return c, nil
 }
 
 // An attached Conn returns from Recv why its stream has ended.
 type attached struct {
 	*jsonrpc.PipeConn
-	ended chan struct{} // closed by run
+	ended chan struct{} // closed by over
 	err   error         // set before ended is closed
 }
 
-func (a *attached) run(attach func() error) {
-	defer close(a.ended)
-	a.err = attach()
+func (a *attached) over(err error) {
+	a.err = err
+	close(a.ended)
 }
 
 // Recv implements [jsonrpc.Conn].

@@ -79,24 +79,31 @@ func (k *keptStream) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 // Rest implements [jsonrpc.Resting] once no message is kept.
 func (k *keptStream) Rest(resume func()) bool {
 	r, ok := k.c.(jsonrpc.Resting)
-	return k.direct && ok && r.Rest(resume)
+	return ok && k.readsItself() && r.Rest(resume)
+}
+
+// readsItself reports whether the reader need not be told of a move any more.
+func (k *keptStream) readsItself() bool {
+	if !k.direct {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.direct = !k.reading && !k.moves && k.answered.Load()
+	}
+	return k.direct
 }
 
 // readsAhead reports whether a goroutine, which it starts, reads the next message.
 func (k *keptStream) readsAhead() bool {
-	if k.direct {
+	if k.readsItself() {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.reading && !k.moves {
-		k.direct = k.answered.Load()
-		k.reading = !k.direct
-		if k.reading {
-			k.wg.Go(k.readAhead)
-		}
+		k.reading = true
+		k.wg.Go(k.readAhead)
 	}
-	return !k.direct
+	return true
 }
 
 func (k *keptStream) readAhead() {

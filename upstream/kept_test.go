@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
@@ -54,6 +56,44 @@ func TestMovedStreamIsAConn(t *testing.T) {
 			}
 		}
 		return c, near
+	})
+}
+
+// A restingConn is a Conn in memory whose reader may rest.
+type restingConn struct{ *jsonrpc.PipeConn }
+
+func (c restingConn) Rest(resume func()) bool { return c.RestFor(time.Second, resume) }
+
+// The reader of a stream rests as soon as the server has answered and the client says no more.
+func TestKeptStreamRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := jsonrpc.Pipe()
+		k := newKeptStream(restingConn{far}, mcp.Legacy)
+		k.stay = func(*jsonrpc.ClosedError) {}
+		resumed := make(chan struct{})
+		rests := func() bool { return k.Rest(func() { close(resumed) }) }
+		near.Send(jsonrpc.NewNotification("first", nil))
+		conntest.Recv(t, k)
+		if rests() {
+			t.Error("the reader rests while the stream may move")
+		}
+		var reader sync.WaitGroup
+		reader.Go(func() { conntest.Recv(t, k) })
+		synctest.Wait()
+		k.Send(&jsonrpc.Message{ID: jsonrpc.IntID(1), Result: []byte("{}")})
+		near.Send(jsonrpc.NewNotification("initialized", nil))
+		reader.Wait()
+		if !rests() {
+			t.Error("the reader does not rest")
+		}
+		near.Send(jsonrpc.NewNotification("late", nil))
+		<-resumed
+		if m := conntest.Recv(t, k); m.Method != "late" {
+			t.Errorf("received %s", m.Append(nil))
+		}
+		k.Close()
+		near.Close()
+		k.wg.Wait()
 	})
 }
 

@@ -166,7 +166,8 @@ func (q *Queue) rest(after time.Duration, resume func()) bool {
 	q.sending = false
 	if after > 0 && !q.busy() {
 		q.waits++
-		if q.idle == nil && !q.tired {
+		q.tired = false // by an end of idle while nobody waited
+		if q.idle == nil {
 			q.waited = q.waits
 			q.idle = time.AfterFunc(after, func() { q.tire(after) })
 		}
@@ -177,7 +178,7 @@ func (q *Queue) rest(after time.Duration, resume func()) bool {
 	if q.busy() {
 		return false
 	}
-	q.tired, q.resume = false, resume
+	q.resume = resume
 	return true
 }
 
