@@ -115,7 +115,8 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 }
 
 // Serve is Attach, but returns as soon as the stream is attached, so that no goroutine waits for an idle one. At the
-// end over is called with the error.
+// end over is called with the error, perhaps before Serve returns. It may wait for a start, and while a bridge serves
+// the stream.
 func (h *Host) Serve(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn, over func(error)) {
 	if !h.begin() {
 		over(refuse(c, jsonrpc.CauseHostStopped, errStops))

@@ -23,7 +23,7 @@
 //   - Every end of a Conn satisfies errors.Is(err, [ErrClosed]), except the
 //     half-close, which is io.EOF.
 //   - The package starts a goroutine only for a Queue that sends (Start) and to go on reading (Receive),
-//     and keeps neither for a Conn on which nothing happens.
+//     and keeps neither for an idle Conn in memory that can rest.
 //
 // It does not route or time out, and it knows no MCP method.
 package jsonrpc

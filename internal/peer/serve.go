@@ -16,7 +16,7 @@ type serving struct {
 	*Peer
 	c      jsonrpc.Conn
 	over   func(error)
-	unhook func() bool    // from the ctx of Run
+	unhook func() bool    // from ctx
 	wg     sync.WaitGroup // of who sends, and who closes c
 
 	once  sync.Once
@@ -34,7 +34,7 @@ func (p *Peer) Run(ctx context.Context, c jsonrpc.Conn) error {
 	return <-over
 }
 
-// Start is Run, but returns at once. At the end over is called with the cause, in a goroutine of its own.
+// Start is Run, but returns at once. At the end over is called with the cause.
 func (p *Peer) Start(ctx context.Context, c jsonrpc.Conn, over func(error)) {
 	go p.begin(ctx, c, over).read()
 }
@@ -107,9 +107,11 @@ func (s *serving) read() {
 		if direct != nil {
 			direct.OnSend(nil)
 		}
+		if !s.unhook() { // ctx has ended before, and is the cause
+			<-s.ended
+		}
 		s.end(jsonrpc.Closed(err))
 		s.wg.Wait()
-		s.unhook()
 		s.over(jsonrpc.Closed(s.cause))
 		return false
 	})
