@@ -32,8 +32,9 @@
 // it, so that a shared server starts, ends and fails as any other. In the modern era, which has no
 // sessions, all streams share a process or WebSocket. It ends after a while without streams.
 //
-// Goroutines of an attached stream: readStream, unless it is in memory and idle, and readServer; until
-// something comes after the first answer also readAhead, which reads for readStream, and serveMoved; those of the
+// Goroutines of an attached stream: readServer; readStream, but not while a stream in memory is idle;
+// readAhead, which reads for readStream until the client says something after the first answer;
+// serveMoved, if the stream moves; those of the
 // process, or of a remote session and its Conn; and one that stops the server. Attach waits for all
 // of them, and Serve's over comes after them. Those of shared servers, of probes, and of streams from [Host.Open] may live until
 // [Host.Stop], which waits for them.

@@ -18,16 +18,16 @@ type Conn interface {
 type Direct interface {
 	// OnSend sets a function that may handle a message in the goroutine that sends it, before Send
 	// returns. It is called for one message at a time, in order, and while Recv or Rest waits, or the
-	// reader rests. If it returns false, because it would have to wait, Recv returns the message. OnSend(nil) ends that, and waits
-	// until the function has returned.
+	// reader rests. If it returns false, because it would have to wait, Recv returns the message.
+	// OnSend(nil) ends that, and waits until the function has returned.
 	OnSend(handle func(m *Message) bool)
 }
 
 // A Resting is a Conn in memory that needs no reader while nothing comes.
 type Resting interface {
-	// Rest waits until Recv would not wait, and returns false, or at once if the Conn needs its reader. If
-	// nothing comes for a while, it returns true,
-	// and resume is called, in a goroutine of its own, as soon as Recv would not wait.
+	// Rest waits until Recv would not wait, and returns false. If nothing comes for a while, it returns
+	// true, and resume is called, in a goroutine of its own, as soon as Recv would not wait. It returns
+	// false at once while the Conn needs its reader.
 	Rest(resume func()) bool
 }
 

@@ -22,7 +22,8 @@
 // moment after a cancellation the server may still send messages for the call, and these are not
 // attributed to other clients.
 //
-// The goroutines are those of the Peers, of sessions and of members. An idle member in memory has none. There are
+// The goroutines are those of the Peers: one of each session, and one of each member. A member in
+// memory has none while it is idle. There are
 // also timers. [Servers.Stop] waits for all of them. A call costs no goroutine.
 //
 // A session's lock guards everything in it, and is taken before that of a Peer.
