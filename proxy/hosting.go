@@ -223,7 +223,7 @@ func (h *hosting) attach(ctx context.Context, hello link.Hello, c jsonrpc.Conn, 
 		Side: observe.SideUpstream, Session: hello.Key[:min(len(hello.Key), 8)], Upstream: hello.Upstream, Away: true,
 	}, c)
 	forced := jsonrpc.WithForwarded(h.forced, jsonrpc.ForwardedIn(ctx))
-	h.host.Serve(forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c, func(err error) {
+	h.host.Attach(forced, hello.Upstream, hello.Key, cmp.Or(mcp.Era(hello.Era), mcp.Legacy), c, func(err error) {
 		unhook()
 		over(err)
 	})
@@ -278,7 +278,7 @@ var errHostStops = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Deliver
 func (h *hosting) open(_ context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	near, far := jsonrpc.Pipe()
 	c := &attached{PipeConn: near, ended: make(chan struct{})}
-	go h.host.Serve(h.forced, name, key, era, far, c.over)
+	go h.host.Attach(h.forced, name, key, era, far, c.over)
 	return c, nil
 }
 

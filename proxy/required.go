@@ -204,7 +204,7 @@ func (r *required) try(u *requiredUpstream) string {
 func (r *required) greet(ctx context.Context, name string) (*attached, *Client, error) {
 	near, far := jsonrpc.Pipe()
 	stream := &attached{PipeConn: near, ended: make(chan struct{})}
-	go r.host.Serve(r.forced, name, requiredKey, mcp.Legacy, far, stream.over)
+	go r.host.Attach(r.forced, name, requiredKey, mcp.Legacy, far, stream.over)
 	client, err := newClient(ctx, stream)
 	if err == nil {
 		return stream, client, nil

@@ -46,7 +46,7 @@ func TestRaceAttachAndStop(t *testing.T) {
 		for range 4 {
 			attached.Go(func() {
 				_, far := jsonrpc.Pipe()
-				r.host.Attach(t.Context(), "fake", "key", mcp.Legacy, far)
+				attach(t.Context(), r.host, "fake", "key", mcp.Legacy, far)
 			})
 		}
 		r.host.Stop(t.Context())

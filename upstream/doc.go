@@ -35,8 +35,8 @@
 // Goroutines of an attached stream: readServer; readStream, but not while a stream in memory is idle;
 // readAhead, which reads for readStream until the client says something after the first answer;
 // serveMoved, if the stream moves; those of the
-// process, or of a remote session and its Conn; and one that stops the server. Attach waits for all
-// of them, and Serve's over comes after them. Those of shared servers, of probes, and of streams from [Host.Open] may live until
+// process, or of a remote session and its Conn; and one that stops the server. Attach calls
+// over after all of them. Those of shared servers, of probes, and of streams from [Host.Open] may live until
 // [Host.Stop], which waits for them.
 //
 // Invariants:

@@ -292,7 +292,7 @@ func runHostRole() {
 	near, far := jsonrpc.Pipe()
 	command := fakeCommand("ignores-eof", "ignores-term")
 	h := &Host{Upstreams: map[string]Upstream{"fake": {Command: &command}}}
-	go h.Attach(context.Background(), "fake", "k", mcp.Legacy, far)
+	go attach(context.Background(), h, "fake", "k", mcp.Legacy, far)
 	near.Send(jsonrpc.NewRequest(jsonrpc.IntID(1), "pid", []byte(`{"n":1}`)))
 	m, err := near.Recv()
 	if err != nil {

@@ -92,32 +92,25 @@ func (h *Host) Replace(upstreams map[string]Upstream, changed []string) {
 	}
 }
 
-// Attach serves one stream of a client of this era: it starts a server of the upstream for
+// Attach attaches one stream of a client of this era: it starts a server of the upstream for
 // the key, and passes messages until either side ends. It owns c.
+//
+// At the end it calls over, once, when everything that it started is gone; no goroutine waits for
+// that while the stream is idle. It returns as soon as the stream is attached, but may wait for a
+// start before, and over may come first. While a Bridge serves the stream, it does not return.
 //
 // If the upstream speaks only the other era, the Bridge serves the stream. If this turns
 // out before the upstream has answered anything, the stream moves to the Bridge with the
 // messages that c has sent.
 //
 // Request ids on c must be unique for the life of the stream. When the server ends, c is
-// closed with a [*jsonrpc.ClosedError], which is also returned. The next Attach with the
+// closed with a [*jsonrpc.ClosedError], which over gets, too. The next Attach with the
 // same key starts a new server, or fails at once during the back-off after several
 // failures. When c is closed, its requests are cancelled and the server is stopped, which
 // takes up to three times its StopGrace; the error is then an [jsonrpc.ErrClosed].
 // Cancelling ctx stops everything within a second. After [Host.Stop] has begun, Attach
 // fails at once.
-//
-// Attach returns when everything that it started is gone.
-func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
-	over := make(chan error, 1)
-	h.Serve(ctx, upstream, key, era, c, func(err error) { over <- err })
-	return <-over
-}
-
-// Serve is Attach, but returns as soon as the stream is attached, so that no goroutine waits for an idle one. At the
-// end over is called with the error, perhaps before Serve returns. It may wait for a start, and while a bridge serves
-// the stream.
-func (h *Host) Serve(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn, over func(error)) {
+func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn, over func(error)) {
 	if !h.begin() {
 		over(refuse(c, jsonrpc.CauseHostStopped, errStops))
 		return
@@ -139,13 +132,11 @@ func (h *Host) Serve(ctx context.Context, upstream, key string, era mcp.Era, c j
 	var moved error
 	k := newKeptStream(c, era)
 	k.next = func(c jsonrpc.Conn) {
-		over := make(chan error, 1)
 		if era == mcp.Legacy { // whether the server refuses this era, or has no sessions in it
-			over <- h.bridge(ctx, t, id, c)
-		} else {
-			h.attachKnown(ctx, t, id, c, func(err error) { over <- err })
+			moved = h.bridge(ctx, t, id, c)
+			return
 		}
-		moved = <-over
+		moved = untilOver(func(over func(error)) { h.attachKnown(ctx, t, id, c, over) })
 	}
 	k.stay = func(end *jsonrpc.ClosedError) { h.tellOtherEra(id, end) }
 	h.attachKnown(ctx, t, id, k, func(err error) {
@@ -154,7 +145,14 @@ func (h *Host) Serve(ctx context.Context, upstream, key string, era mcp.Era, c j
 	})
 }
 
-// attachKnown is Serve with the present knowledge of the upstream's eras.
+// untilOver waits until what begin begins is over, and returns its error.
+func untilOver(begin func(over func(error))) error {
+	over := make(chan error, 1)
+	begin(func(err error) { over <- err })
+	return <-over
+}
+
+// attachKnown is Attach with the present knowledge of the upstream's eras.
 func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc.Conn, over func(error)) {
 	speaks, err := t.eras.speaksTo(ctx, id.era)
 	switch {
@@ -271,7 +269,7 @@ func (h *Host) probe(asker context.Context, t target) (modern, told bool, err er
 	return modern, true, err
 }
 
-// attachIn is Serve in an era that the upstream speaks, or may speak.
+// attachIn is Attach in an era that the upstream speaks, or may speak.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn, over func(error)) {
 	if t.up.together(id.era) {
 		h.servers.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c, over)
@@ -285,9 +283,9 @@ func (h *Host) shared(t target) shared.Upstream {
 	return shared.Upstream{
 		Name: t.name, Roots: t.up.Roots, Idle: t.up.IdleStop, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
-			over := make(chan error, 1)
-			h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c, func(err error) { over <- err })
-			return <-over
+			return untilOver(func(over func(error)) {
+				h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c, over)
+			})
 		},
 	}
 }

@@ -183,12 +183,17 @@ func (c *hostConn) CloseCause(err error) error {
 // attach attaches a new stream.
 func (r *rig) attach(key string) *client { return r.attachIn(key, mcp.Legacy) }
 
+// attach attaches a stream and waits for its end.
+func attach(ctx context.Context, h *Host, upstream, key string, era mcp.Era, c jsonrpc.Conn) error {
+	return untilOver(func(over func(error)) { h.Attach(ctx, upstream, key, era, c, over) })
+}
+
 func (r *rig) attachIn(key string, era mcp.Era) *client {
 	near, far := jsonrpc.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &client{PipeConn: near, t: r.t, cancel: cancel, done: make(chan error, 1)}
 	c.host = &hostConn{PipeConn: far, closed: make(chan time.Time, 1)}
-	go func() { c.done <- r.host.Attach(ctx, "fake", key, era, c.host) }()
+	go func() { c.done <- attach(ctx, r.host, "fake", key, era, c.host) }()
 	r.t.Cleanup(func() {
 		near.Close()
 		cancel()

@@ -73,7 +73,7 @@ func TestSentWhileDialled(t *testing.T) {
 		h := &Host{Upstreams: map[string]Upstream{"u": {Era: mcp.Modern, DialModern: dial, Dial: dial, Relates: true}}}
 		client, far := jsonrpc.Pipe()
 		done := make(chan error, 1)
-		go func() { done <- h.Attach(context.Background(), "u", "k", mcp.Modern, far) }()
+		go func() { done <- attach(context.Background(), h, "u", "k", mcp.Modern, far) }()
 		_ = client.Send(parse(t, `{"id":1,"method":"tools/call","params":{"name":"x"}}`))
 		synctest.Wait()
 		h.Replace(map[string]Upstream{}, []string{"u"})

@@ -250,7 +250,7 @@ func (w *sharedWorld) attachDeafIn(name string, era mcp.Era) *sharedClient {
 	c := &sharedClient{w: w, name: name, conn: near, cancel: cancel, done: make(chan error, 1)}
 	w.clients = append(w.clients, c)
 	go func() {
-		c.done <- w.host.Attach(ctx, "u", name, era, far)
+		c.done <- attach(ctx, w.host, "u", name, era, far)
 		close(c.done)
 	}()
 	return c

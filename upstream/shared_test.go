@@ -368,7 +368,7 @@ func TestSharedForcedByContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_, far := jsonrpc.Pipe()
-		if err := w.host.Attach(ctx, "u", "d", mcp.Legacy, far); !errors.Is(err, context.Canceled) {
+		if err := attach(ctx, w.host, "u", "d", mcp.Legacy, far); !errors.Is(err, context.Canceled) {
 			t.Errorf("Attach returned %v", err)
 		}
 	})

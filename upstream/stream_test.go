@@ -466,10 +466,10 @@ func TestAttachAfterTheEnd(t *testing.T) {
 	cancel()
 	_, far := jsonrpc.Pipe()
 	var closed *jsonrpc.ClosedError
-	if err := r.host.Attach(ctx, "fake", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Delivered {
+	if err := attach(ctx, r.host, "fake", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Delivered {
 		t.Error(err)
 	}
-	if err := r.host.Attach(t.Context(), "other", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Cause != jsonrpc.CauseChanged {
+	if err := attach(t.Context(), r.host, "other", "k", mcp.Legacy, far); !errors.As(err, &closed) || closed.Cause != jsonrpc.CauseChanged {
 		t.Error(err)
 	}
 }

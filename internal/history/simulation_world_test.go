@@ -307,8 +307,9 @@ func (h *memoryHost) attach(s *simulation, name, key string, era mcp.Era) jsonrp
 		return near
 	}
 	h.streams[far] = struct{}{}
-	h.attaching.Go(func() {
-		_ = h.host.Attach(h.forced, name, key, era, pausedConn{far, pauses})
+	h.attaching.Add(1)
+	go h.host.Attach(h.forced, name, key, era, pausedConn{far, pauses}, func(error) {
+		defer h.attaching.Done()
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.streams, far)
