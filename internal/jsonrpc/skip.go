@@ -152,10 +152,11 @@ func (s skipper) string(at int) int {
 	}
 	for at++; ; {
 		for at+8 <= len(s) {
-			stop := stops(binary.LittleEndian.Uint64(s[at:]))
-			if at += bits.TrailingZeros64(stop) / 8; stop != 0 { // 64/8 without one
+			if stop := stops(binary.LittleEndian.Uint64(s[at:])); stop != 0 {
+				at += bits.TrailingZeros64(stop) / 8
 				break
 			}
+			at += 8 // does not depend on stop, so the processor need not wait for that
 		}
 		switch {
 		case at >= len(s), s[at] < ' ':
