@@ -215,7 +215,7 @@ func TestRoundTrip(t *testing.T) {
 			if m.Len() != len(tt.want) {
 				t.Errorf("Len is %d, want %d", m.Len(), len(tt.want))
 			}
-			if got := string(m.Append(nil)); got != tt.want {
+			if got := string(m.Text()); got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 		})

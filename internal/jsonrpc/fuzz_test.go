@@ -32,6 +32,9 @@ func FuzzDecode(f *testing.F) {
 		}
 		wantAliases(t, text, m)
 		line := m.Append(nil)
+		if text := m.Text(); !bytes.Equal(text, line) {
+			t.Fatalf("Text is %s, Append %s", text, line)
+		}
 		if bytes.ContainsAny(line, "\r\n") {
 			t.Errorf("a line break in %q", line)
 		}

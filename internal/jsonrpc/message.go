@@ -133,6 +133,16 @@ func (m *Message) Append(b []byte) []byte {
 	return append(appendLine(b, value), '}')
 }
 
+// Text returns the JSON text of m, like Append.
+func (m *Message) Text() []byte {
+	var buf [256]byte
+	value, head := m.AppendHead(buf[:0])
+	if value == nil || hasBreak(value) {
+		return m.Append(make([]byte, 0, m.Size()))
+	}
+	return bytes.Join([][]byte{head, value, {'}'}}, nil) // which does not zero the memory first
+}
+
 // AppendHead is Append up to the value of the largest member: params, result or error, which comes last, so
 // that [DecodeOwn] can take it unread. After the value, which may have raw newlines, '}' ends the text. An
 // array has neither: then AppendHead appends nothing.

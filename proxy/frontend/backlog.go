@@ -105,7 +105,7 @@ func (h *streamBacklog) add(n int) {
 	h.of.all.bytes.Add(int64(n))
 	h.of.bytes.Add(int64(n))
 	after := h.bytes.Add(int64(n))
-	if (after >= piece) != (after-int64(n) >= piece) {
+	if (after >= largeBody) != (after-int64(n) >= largeBody) {
 		h.of.mu.Lock()
 		defer h.of.mu.Unlock()
 		h.listLocked()
@@ -113,7 +113,7 @@ func (h *streamBacklog) add(n int) {
 }
 
 func (h *streamBacklog) listLocked() {
-	if h.bytes.Load() >= piece && !h.ended {
+	if h.bytes.Load() >= largeBody && !h.ended {
 		h.of.large[h] = struct{}{}
 	} else {
 		delete(h.of.large, h)

@@ -21,7 +21,7 @@ func TestUnread(t *testing.T) {
 	const overloaded = `{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Too many unread messages","data":{"reason":"overloaded","phase":"in_flight","retryable":false}}}`
 	few := func(h *HTTP) {
 		h.init()
-		h.open.backlog.limit = int64(len(large)) + piece // with what is small
+		h.open.backlog.limit = int64(len(large)) + largeBody // with what is small
 	}
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestUnread(t *testing.T) {
 			if n, err := io.Copy(io.Discard, first.Body); err != nil || n < int64(len(large)) {
 				t.Errorf("read %d bytes: %v", n, err)
 			}
-			empty := func() bool { return ts.waiting() < piece }
+			empty := func() bool { return ts.waiting() < largeBody }
 			conntest.Eventually(t, "there is room", empty)
 			ask(4, large).Body.Close() // it goes away
 			conntest.Eventually(t, "there is room", empty)

@@ -84,11 +84,11 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 	}
 	size := 512
 	if r.ContentLength >= 0 {
-		size = int(min(r.ContentLength, piece)) + 1
+		size = int(min(r.ContentLength, largeBody)) + 1
 	}
 	body = make([]byte, 0, size)
 	for {
-		if len(body) > piece && !large {
+		if len(body) > largeBody && !large {
 			if large = b.slots.enter(who, r.Context().Done()); !large {
 				return nil, http.StatusServiceUnavailable, tooManyLarge
 			}

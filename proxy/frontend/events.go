@@ -20,10 +20,13 @@ const (
 )
 
 const (
-	// stall bounds the time in which a client must take one piece of a response. Otherwise it
+	// stall bounds the time in which a client must take maxPiece bytes of a response. Otherwise it
 	// counts as disconnected.
-	stall = 30 * time.Second
-	piece = 64 << 10
+	stall    = 30 * time.Second
+	maxPiece = 256 << 10
+
+	// largeBody is the size from which bodies are bounded in number, and buffers not kept.
+	largeBody = 64 << 10
 
 	// smallBody is the size up to which net/http buffers a body and sets Content-Length itself.
 	smallBody = 2 << 10
@@ -45,7 +48,7 @@ type event struct {
 }
 
 func eventOf(m *jsonrpc.Message) event {
-	return event{data: m.Append(make([]byte, 0, m.Size())), id: m.ID, response: m.IsResponse(), refused: m.Refused}
+	return event{data: m.Text(), id: m.ID, response: m.IsResponse(), refused: m.Refused}
 }
 
 // appendEvent appends one server-sent event to b:
@@ -98,7 +101,7 @@ func parseEventID(id string) (stream, event int, ok bool) {
 	return stream, event, err1 == nil && err2 == nil && eventID(stream, event) == id
 }
 
-// A responder writes a response to a client that may be slow: each piece may take stall. buf
+// A responder writes a response to a client that may be slow: each maxPiece may take stall. buf
 // collects events until flush.
 type responder struct {
 	w       http.ResponseWriter
@@ -114,7 +117,7 @@ func newResponder(w http.ResponseWriter) *responder {
 // write writes b. net/http clears the deadline after the response.
 func (r *responder) write(b []byte) error {
 	for len(b) > 0 {
-		n := min(len(b), piece)
+		n := min(len(b), maxPiece)
 		r.extend()
 		if r.aborted.Load() {
 			return errAborted
@@ -167,7 +170,7 @@ func (r *responder) comment() error {
 func (r *responder) flush() error {
 	err := r.write(r.buf)
 	r.buf = r.buf[:0]
-	if cap(r.buf) > piece {
+	if cap(r.buf) > largeBody {
 		r.buf = nil // do not keep the memory of one large event
 	}
 	if err != nil {

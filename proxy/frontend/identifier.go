@@ -77,7 +77,7 @@ func (g *Guard) Refuse(w http.ResponseWriter, r *http.Request, why *identity.Ref
 	case http.StatusTooManyRequests:
 		err = overloaded("Refused for now: " + why.Text)
 	}
-	g.writeRefused(w, r, why, jsonrpc.NewError(jsonrpc.ID{}, err).Append(nil))
+	g.writeRefused(w, r, why, jsonrpc.NewError(jsonrpc.ID{}, err).Text())
 }
 
 // writeRefused answers r with the status and the challenge of a refusal. body is the error.

@@ -236,7 +236,7 @@ func (s *httpSession) listsLocked(result json.RawMessage) {
 
 // tellLocked puts a notification on the standalone stream.
 func (s *httpSession) tellLocked(method string, params json.RawMessage) {
-	s.out.push(s.out.standalone, event{data: jsonrpc.NewNotification(method, params).Append(nil)})
+	s.out.push(s.out.standalone, event{data: jsonrpc.NewNotification(method, params).Text()})
 }
 
 // awaitResumed waits until the servers of a session that has moved here know its client, or ctx ends.

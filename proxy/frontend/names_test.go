@@ -289,7 +289,7 @@ func TestNamedUnchanged(t *testing.T) {
 		})
 	})
 	c := f["b"].at("/mcp")
-	params := `"pad":"` + strings.Repeat("x", 2*piece) + `",` + answers + `, "requestState" :"mcp-proxy:a.0.mac:s"`
+	params := `"pad":"` + strings.Repeat("x", 2*largeBody) + `",` + answers + `, "requestState" :"mcp-proxy:a.0.mac:s"`
 	text := " " + modernText("1", "tools/call", params) + "\n"
 	req := c.request(http.MethodPost, text, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "ask")
 	got := onlyMessage(t, c.do(req))

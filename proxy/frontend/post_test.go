@@ -317,7 +317,7 @@ func TestBodyThatNeverComes(t *testing.T) {
 func TestLargeBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := newBubbleServer(t, nil)
-		large := `{"jsonrpc":"2.0","method":"x","params":{"x":"` + strings.Repeat("x", 2*piece) + `"}}`
+		large := `{"jsonrpc":"2.0","method":"x","params":{"x":"` + strings.Repeat("x", 2*largeBody) + `"}}`
 		var slow []net.Conn
 		for range largeBodies {
 			conn := ts.dial()

@@ -295,7 +295,7 @@ func (p *waiter) text(m *jsonrpc.Message) []byte {
 		out.Error = mcp.AnsweredAs(m.Error, jsonrpc.IntID(p.id), p.clientID)
 	}
 	p.c.relay.give(&out, p)
-	return out.Append(make([]byte, 0, out.Size()))
+	return out.Text()
 }
 
 func (p *waiter) pushLocked(e event) {
@@ -343,7 +343,7 @@ func (p *waiter) settleLocked(e event, status int) {
 func (p *waiter) failLocked(err *jsonrpc.Error) {
 	m := jsonrpc.NewError(p.clientID, err)
 	p.status = statusOf(m)
-	p.pushLocked(event{data: m.Append(nil), response: true})
+	p.pushLocked(event{data: m.Text(), response: true})
 }
 
 // plain returns the response if it is there and nothing comes before it.

@@ -222,7 +222,7 @@ func (st *eventStream) unread(left *int) (events [][]byte) {
 		case !e.response && (!fits || !e.id.IsZero()):
 			continue
 		case !fits:
-			data = jsonrpc.NewError(e.id, unreadable()).Append(nil)
+			data = jsonrpc.NewError(e.id, unreadable()).Text()
 		}
 		*left -= len(data)
 		events = append(events, data)

@@ -173,7 +173,7 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 		}
 		p.body, p.out.rest = body, body
 		in.Body, in.ContentLength = &p.out, int64(len(body))
-		if len(body) > piece { // do not keep the memory until the response ends
+		if len(body) > largeBody { // do not keep the memory until the response ends
 			p.decode()
 		}
 	}
@@ -228,7 +228,7 @@ func (p *passing) rewrite(pr *httputil.ProxyRequest) {
 func (p *passing) check(resp *http.Response) error {
 	if mediaType(resp.Header.Get("Content-Type")) == typeSSE {
 		// Twice a message, because each line of its data has a prefix.
-		resp.Body = &wholeEvents{ReadCloser: resp.Body, p: p, max: 2*p.relay.bodies.limits.MaxMessage() + piece}
+		resp.Body = &wholeEvents{ReadCloser: resp.Body, p: p, max: 2*p.relay.bodies.limits.MaxMessage() + largeBody}
 	} else if err := p.hold(resp); err != nil {
 		return err
 	}
@@ -299,7 +299,7 @@ func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
 	case len(p.requests) > 0:
 		responses := make([]event, len(p.requests))
 		for i, id := range p.requests {
-			responses[i].data = jsonrpc.NewError(id, why).Append(nil)
+			responses[i].data = jsonrpc.NewError(id, why).Text()
 		}
 		writeJSON(p.w, http.StatusOK, joined(responses, p.batch))
 	case p.gone():

@@ -152,7 +152,7 @@ func TestLostStreams(t *testing.T) {
 		"other half":       {twoCalls, []string{secondDone}, secondDone + closedEvent("1", lostError)},
 		"a whole batch":    {twoCalls, []string{secondDone, firstDone}, secondDone + firstDone},
 		"a question":       {ping, []string{"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n"}, "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n" + closedEvent("1", lostError)},
-		"a large request":  {`{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":"` + strings.Repeat("x", 2*piece) + `"}}`, []string{progress}, progress + closedEvent("1", lostError)},
+		"a large request":  {`{"jsonrpc":"2.0","id":1,"method":"a","params":{"x":"` + strings.Repeat("x", 2*largeBody) + `"}}`, []string{progress}, progress + closedEvent("1", lostError)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, c := scriptedOwner(t, nil, writes(typeSSE, append(tt.parts, "")...))
@@ -296,7 +296,7 @@ func TestWholeEvents(t *testing.T) {
 		p := &passing{relay: l, r: r, body: []byte(twoCalls), code: jsonrpc.CodeConnectionClosed}
 		p.held = streamBacklog{of: ts.open.backlog.join(identity.Nobody.Principal), cut: p.cut}
 		broken := io.MultiReader(strings.NewReader(text[:n]), iotest.ErrReader(linkLost))
-		got, err := io.ReadAll(&wholeEvents{ReadCloser: io.NopCloser(iotest.OneByteReader(broken)), p: p, max: piece})
+		got, err := io.ReadAll(&wholeEvents{ReadCloser: io.NopCloser(iotest.OneByteReader(broken)), p: p, max: largeBody})
 		want := text[:strings.LastIndex(text[:n], "\n\n")+1]
 		if want != "" {
 			want += "\n"

@@ -32,7 +32,7 @@ func refuseMessage(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error
 func writeError(w http.ResponseWriter, status int, id jsonrpc.ID, err *jsonrpc.Error) {
 	w.Header()["Content-Type"] = headerJSON
 	w.WriteHeader(status)
-	w.Write(jsonrpc.NewError(id, err).Append(nil)) // an error means that the client has left
+	w.Write(jsonrpc.NewError(id, err).Text()) // an error means that the client has left
 }
 
 func invalidRequest(reason string) *jsonrpc.Error {

@@ -266,7 +266,7 @@ func (s *httpSession) sendLocked(m *jsonrpc.Message, e event) (*eventStream, err
 	case st.lost || st.backlog.room(len(e.data)):
 		s.out.push(st, e)
 	case e.response: // the client waits for it, and an error is small
-		s.out.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Append(nil), id: e.id, response: true})
+		s.out.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Text(), id: e.id, response: true})
 	default:
 		s.out.dropped++
 		s.out.drop(e)
@@ -306,13 +306,13 @@ func (s *httpSession) settleLocked(id jsonrpc.ID, e event) {
 	st.owed--
 	// A small response costs less than its connection.
 	if len(e.data) > smallBody && !st.lost && !st.backlog.room(len(e.data)) {
-		e.data = jsonrpc.NewError(id, unreadable()).Append(nil)
+		e.data = jsonrpc.NewError(id, unreadable()).Text()
 	}
 	s.out.push(st, e)
 }
 
 func (s *httpSession) failLocked(id jsonrpc.ID, err *jsonrpc.Error) {
-	s.settleLocked(id, event{data: jsonrpc.NewError(id, err).Append(nil), id: id, response: true})
+	s.settleLocked(id, event{data: jsonrpc.NewError(id, err).Text(), id: id, response: true})
 }
 
 // Close implements [jsonrpc.Conn].

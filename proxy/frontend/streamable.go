@@ -277,7 +277,7 @@ func refuseMoved(w http.ResponseWriter, messages []*jsonrpc.Message, batch bool)
 	var responses []event
 	for _, m := range messages {
 		if m.IsRequest() {
-			responses = append(responses, event{data: jsonrpc.NewError(m.ID, ending(jsonrpc.NotSent)).Append(nil)})
+			responses = append(responses, event{data: jsonrpc.NewError(m.ID, ending(jsonrpc.NotSent)).Text()})
 		}
 	}
 	if len(responses) == 0 {

@@ -242,7 +242,7 @@ func (o *eventStreams) cutLocked(st *eventStream) {
 	o.dropped += len(unsent) - len(responses)
 	st.first -= len(responses)
 	for _, e := range responses {
-		o.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Append(nil), id: e.id, response: true})
+		o.push(st, event{data: jsonrpc.NewError(e.id, unreadable()).Text(), id: e.id, response: true})
 	}
 	o.forget(st)
 	o.room.Broadcast()

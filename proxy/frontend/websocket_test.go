@@ -168,7 +168,7 @@ func (ts *testServer) upgrade(headers ...string) io.ReadWriteCloser {
 func TestLargeFramesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ts := newBubbleServer(t, nil)
-		part := "\x81\xff\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00" + strings.Repeat(" ", 2*piece) // of a frame of 1 MiB
+		part := "\x81\xff\x00\x00\x00\x00\x00\x10\x00\x00\x00\x00\x00\x00" + strings.Repeat(" ", 2*largeBody) // of a frame of 1 MiB
 		start := time.Now()
 		var slow []io.ReadWriteCloser
 		closed := make(chan uint16)
@@ -193,7 +193,7 @@ func TestLargeFramesAreBounded(t *testing.T) {
 			}
 			go func() { closed <- closeCode(conn) }()
 		}
-		if status := ts.postRaw(`{"jsonrpc":"2.0","method":"x","params":{"x":"` + strings.Repeat("x", 2*piece) + `"}}`); status != http.StatusServiceUnavailable {
+		if status := ts.postRaw(`{"jsonrpc":"2.0","method":"x","params":{"x":"` + strings.Repeat("x", 2*largeBody) + `"}}`); status != http.StatusServiceUnavailable {
 			t.Errorf("a large body: status %d", status)
 		}
 		for range slow {

@@ -44,7 +44,7 @@ func (e *wholeEvents) fill() {
 		e.buf = e.buf[:copy(e.buf, e.buf[e.at:])]
 		e.at, e.whole = 0, 0
 	}
-	if len(e.buf) == 0 && cap(e.buf) > piece {
+	if len(e.buf) == 0 && cap(e.buf) > largeBody {
 		e.buf = nil // do not keep the memory of one large event
 	}
 	e.buf = slices.Grow(e.buf, smallBody)
@@ -108,7 +108,7 @@ func (p *passing) appendErrors(b []byte, err error) []byte {
 	p.decode()
 	for _, id := range p.requests {
 		if !slices.Contains(p.answered, id) {
-			b = appendEvent(b, "message", "", jsonrpc.NewError(id, end.Wire(p.code, "", jsonrpc.InFlight)).Append(nil))
+			b = appendEvent(b, "message", "", jsonrpc.NewError(id, end.Wire(p.code, "", jsonrpc.InFlight)).Text())
 		}
 	}
 	return b

@@ -111,7 +111,7 @@ type endpoint struct {
 // body.
 func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) (*http.Response, *failure) {
 	ctx, giveUp := abortable(ctx, at.url)
-	text := m.Append(make([]byte, 0, m.Size()))
+	text := m.Text()
 	small := len(text) <= writeChunk
 	if small {
 		ctx = r.traceWrite(ctx, t.writeTimeout, giveUp)

@@ -116,7 +116,7 @@ func (l *line) append(b []byte, redacted bool, clock *clock) []byte {
 		}
 		b = append(b, `,"message":`...)
 		if redacted {
-			b = appendRedacted(b, l.message.Append(nil), deepest)
+			b = appendRedacted(b, l.message.Text(), deepest)
 		} else {
 			b = l.message.Append(b)
 		}
