@@ -233,20 +233,27 @@ func (b programs) lightHTTP(o options) (rows []goal, err error) {
 	return rows, nil
 }
 
-// lightLink has what a link costs that is a socket.
+// lightLink has what a link costs that is a socket, and for comparison another process in between
+// that only copies bytes.
 func (b programs) lightLink(o options) ([]goal, error) {
-	p := pair{
-		name: "stdio over a Unix link, to stdio in one process", base: b.fronts()[0].with,
+	base := b.fronts()[0].with
+	all := []pair{{
+		name: "stdio over a Unix link, to stdio in one process", base: base,
 		with: b.inDark(target{far: b.host(alone, b.socket()), argv: b.stdio(linked), open: openStdio}),
-	}
-	base, with, err := measurePairs([]pair{p}, o)
+	}, {
+		name: "stdio behind a relay of bytes, likewise", base: base,
+		with: b.inDark(target{argv: append([]string{b.relay}, b.stdio(alone)...), open: openStdio}),
+	}}
+	one, two, err := measurePairs(all, o)
 	if err != nil {
 		return nil, err
 	}
+	p := all[0]
 	return []goal{
-		p.goal("p50, one at a time, µs", "%.1f", base[0], with[0], turn.wait).below(1.35),
-		p.goal("calls/s, 64 in flight", "%.0f", base[0], with[0], turn.rate),
-		p.goal("CPU per call, µs", "%.1f", base[0], with[0], turn.cost),
+		p.goal("p50, one at a time, µs", "%.1f", one[0], two[0], turn.wait).below(1.35),
+		p.goal("calls/s, 64 in flight", "%.0f", one[0], two[0], turn.rate),
+		p.goal("CPU per call, µs", "%.1f", one[0], two[0], turn.cost),
+		all[1].goal("p50, one at a time, µs", "%.1f", one[1], two[1], turn.wait),
 	}, nil
 }
 
