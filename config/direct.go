@@ -4,7 +4,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/mattn/go-shellwords"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // direct adds the upstreams that the command line defines.
@@ -194,7 +194,7 @@ func (r *reader) header(u *Upstream, given string) {
 	u.Headers[name] = text
 }
 
-var credential = regexp.MustCompile(`(?i)auth|cookie|key|secret|token`)
+var credential = lazyregexp.New(`(?i)auth|cookie|key|secret|token`)
 
 // Exposed reports whether others can read messages to an upstream on the way.
 func (u *Upstream) Exposed() bool { return u.URL != "" && parseEndpoint(u.URL).exposed() }

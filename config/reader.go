@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/forms"
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // A reader collects the mistakes and warnings of one Load, and expands variables.
@@ -76,7 +76,7 @@ func cause(err error) error {
 	return err
 }
 
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // expand replaces the variables in s. It does not expand their values again. It returns all
 // mistakes; these never contain values.
@@ -138,7 +138,7 @@ func varies(s string) bool {
 	return strings.Contains(strings.ReplaceAll(s, "$${", ""), "${")
 }
 
-var notInVariable = regexp.MustCompile(`[^A-Z0-9]+`)
+var notInVariable = lazyregexp.New(`[^A-Z0-9]+`)
 
 // input returns the value for which an editor would ask a person: the variable INPUT_ID, else the
 // default.

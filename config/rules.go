@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/docker/go-units"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // A rule says which scalars a key takes and how their text is read. It applies to files, the
@@ -179,7 +179,7 @@ func check(valid func(string) bool) func(string) (any, bool) {
 }
 
 func matching(pattern string) func(string) (any, bool) {
-	return check(regexp.MustCompile(pattern).MatchString)
+	return check(lazyregexp.New(pattern).MatchString)
 }
 
 // takes reports whether a rule of this name accepts a text.
@@ -193,7 +193,7 @@ func isClean(s string) bool { return !strings.Contains(s, "\x00") }
 
 func isText(s string) bool { return s != "" && isClean(s) }
 
-var sizeText = regexp.MustCompile(`^[0-9]+(\.[0-9]+)? ?(B|[KMG]B?|[KMG]iB)?$`)
+var sizeText = lazyregexp.New(`^[0-9]+(\.[0-9]+)? ?(B|[KMG]B?|[KMG]iB)?$`)
 
 // parseSize reads 16MiB as 2^24, 16MB as 16 million and 16 as 16 bytes.
 func parseSize(s string) (any, bool) {
@@ -213,7 +213,7 @@ func parseFraction(s string) (any, bool) {
 	return f, err == nil && f >= 0 && f <= 1
 }
 
-var rateText = regexp.MustCompile(`^([1-9][0-9]{0,8})/([smh])$`)
+var rateText = lazyregexp.New(`^([1-9][0-9]{0,8})/([smh])$`)
 
 // parseRate returns the calls a second.
 func parseRate(s string) (any, bool) {
@@ -225,7 +225,7 @@ func parseRate(s string) (any, bool) {
 	return n / map[string]float64{"s": 1, "m": 60, "h": 3600}[m[2]], err == nil
 }
 
-var hostText = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+var hostText = lazyregexp.New(`^[A-Za-z0-9._-]+$`)
 
 func isHost(s string) bool {
 	if _, err := netip.ParseAddr(s); err == nil {
@@ -302,7 +302,7 @@ func isGlob(s string) bool {
 
 func isEnvName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-var headerToken = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+var headerToken = lazyregexp.New("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 func isHeaderValue(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
 

@@ -3,11 +3,11 @@ package config
 import (
 	"encoding/json"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // A jsonSchema has the keywords that Schema uses. (google/jsonschema-go, which the tests validate with, also infers and
@@ -104,7 +104,7 @@ func (r rule) schemas() (all []*jsonSchema) {
 	return all
 }
 
-var markdownLink = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+var markdownLink = lazyregexp.New(`\[([^\]]*)\]\([^)]*\)`)
 
 // describe returns the doc of a key without Markdown.
 func (f field) describe() string {
@@ -115,7 +115,7 @@ func (f field) describe() string {
 	return strings.ReplaceAll(strings.ReplaceAll(code(text), "`", ""), `\"`, `"`)
 }
 
-var quoted = regexp.MustCompile(`(^|[\s(/\[])'([^']+)'`)
+var quoted = lazyregexp.New(`(^|[\s(/\[])'([^']+)'`)
 
 // code returns the text of a tag as Markdown.
 func code(text string) string { return quoted.ReplaceAllString(text, "$1`$2`") }

@@ -168,7 +168,7 @@ func routeFrom(u link.Upstream) (session.Upstream, error) {
 	}
 	route.Prefix, route.Allow, route.Deny, route.Lazy = s.Prefix, s.Allow, s.Deny, s.Start != "eager"
 	route.Digest, route.Shared, route.Methods = s.Digest, s.Shared, s.Methods
-	if s.Prefix != nil && !fitPrefix.MatchString(*s.Prefix) {
+	if s.Prefix != nil && (len(*s.Prefix) > 32 || !fitPrefix.MatchString(*s.Prefix)) {
 		return route, errSettings
 	}
 	var errs [3]error
@@ -179,7 +179,7 @@ func routeFrom(u link.Upstream) (session.Upstream, error) {
 }
 
 var (
-	fitPrefix   = regexp.MustCompile(`^[A-Za-z0-9_-]{0,32}$`)
+	fitPrefix   = regexp.MustCompile(`^[A-Za-z0-9_-]*$`)
 	errSettings = errors.New("unusable settings")
 )
 

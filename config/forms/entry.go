@@ -1,20 +1,20 @@
 package forms
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // Placeholders that other programs fill in for each of their users, or from their own
 // configuration.
 var (
-	capitals       = regexp.MustCompile(`\{\{[A-Z][A-Z0-9_]*\}\}`)
-	anyPlaceholder = regexp.MustCompile(`\{\{[^{}]*\}\}`)
+	capitals       = lazyregexp.New(`\{\{[A-Z][A-Z0-9_]*\}\}`)
+	anyPlaceholder = lazyregexp.New(`\{\{[^{}]*\}\}`)
 )
 
 // writtenAs maps keys of entries to our names for them.
@@ -357,7 +357,7 @@ func (e *entry) scopes(at *tree.Node) *tree.Node {
 	return all
 }
 
-var special = regexp.MustCompile(`[*?\\[\]\\\\]`)
+var special = lazyregexp.New(`[*?\\[\]\\\\]`)
 
 // literal returns the glob that matches only name.
 func literal(name string) string { return special.ReplaceAllString(name, `\$0`) }

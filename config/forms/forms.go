@@ -13,11 +13,11 @@ package forms
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // A File is a configuration file of another program.
@@ -129,7 +129,7 @@ type conversion struct {
 	only         [][]string                      // lists of servers that may be used: a server must be in all of them
 	never        []string                        // servers that must not be used
 	denied       []denial                        // tools that must not be used
-	placeholder  *regexp.Regexp                  // placeholders that the program fills in, and that are mistakes here
+	placeholder  lazyregexp.Regexp               // placeholders that the program fills in, and that are mistakes here
 	cwd          *tree.Node                      // working directory of servers without their own; nil for ours
 	beforeServer func(name string, n *tree.Node) // called for each entry before its conversion; nil for nothing
 }
@@ -257,7 +257,7 @@ func (c *conversion) concerns(pattern string, servers *tree.Node, prefix func(se
 	})
 }
 
-var dashless = regexp.MustCompile(`[^A-Za-z0-9_-]`)
+var dashless = lazyregexp.New(`[^A-Za-z0-9_-]`)
 
 // plain returns the name of a server as most programs write it before the names of its tools.
 func plain(server string) string { return dashless.ReplaceAllString(server, "_") }
@@ -290,8 +290,8 @@ func (c *conversion) name(own, servers *tree.Node) {
 }
 
 var (
-	strange     = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
-	underscores = regexp.MustCompile(`__+`)
+	strange     = lazyregexp.New(`[^A-Za-z0-9_-]+`)
+	underscores = lazyregexp.New(`__+`)
 )
 
 const maxName = 32

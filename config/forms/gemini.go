@@ -2,10 +2,10 @@ package forms
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // Gemini CLI. It has mcpServers, its own lists beside them, and variables written as $NAME.
@@ -52,7 +52,7 @@ var _ = register(Form{
 	},
 })
 
-var geminiVariable = regexp.MustCompile(`\$([A-Za-z_][A-Za-z0-9_]*)`)
+var geminiVariable = lazyregexp.New(`\$([A-Za-z_][A-Za-z0-9_]*)`)
 
 // isGemini detects the keys that only Gemini CLI writes.
 func isGemini(f *File) bool {

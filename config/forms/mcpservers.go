@@ -1,9 +1,8 @@
 package forms
 
 import (
-	"regexp"
-
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // Claude Desktop, Claude Code, and all programs that write mcpServers in the same way: Cursor,
@@ -21,7 +20,7 @@ var _ = register(Form{
 })
 
 // mcpRule matches a permission for tools of servers.
-var mcpRule = regexp.MustCompile(`^(mcp__|Mcp\()`)
+var mcpRule = lazyregexp.New(`^(mcp__|Mcp\()`)
 
 // readLists reads and removes the lists of servers that programs have beside mcpServers.
 func (c *conversion) readLists() {

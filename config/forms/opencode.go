@@ -2,11 +2,11 @@ package forms
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // Both versions of opencode. The servers are in mcp, or one level deeper. Variables are written as
@@ -45,7 +45,7 @@ var _ = register(Form{
 	},
 })
 
-var openVariable = regexp.MustCompile(`\{((?:env|file):[^{}]+)\}`)
+var openVariable = lazyregexp.New(`\{((?:env|file):[^{}]+)\}`)
 
 // isOpencode reports whether a file is of opencode, and not the settings of VS Code: both may have mcp.servers.
 func isOpencode(f *File) bool {

@@ -12,11 +12,12 @@ package tree
 import (
 	"bytes"
 	"errors"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // Bounds of a file. They allow a configuration a hundred times as large as usual, but no
@@ -227,7 +228,7 @@ func (b *budget) spend(depth int) error {
 	return nil
 }
 
-var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]+$`)
 
 // Join extends a path by a key. Unusual keys are quoted, so that a path is one line and its dots
 // only separate keys.
@@ -304,10 +305,12 @@ func Printable(s string) string {
 	return q[1 : len(q)-1]
 }
 
-var name = regexp.MustCompile(`^[A-Za-z0-9_-]{1,32}$`)
-
 // Reserved cannot name an upstream: its path /mcp/server-card has the server card.
 const Reserved = "server-card"
 
+const maxName = 32
+
 // IsName reports whether s can name an upstream or a link.
-func IsName(s string) bool { return name.MatchString(s) && !strings.Contains(s, "__") }
+func IsName(s string) bool {
+	return len(s) <= maxName && plainKey.MatchString(s) && !strings.Contains(s, "__")
+}

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
 // parseYAML parses one document. Anchors, aliases and merge keys work; every use
@@ -31,7 +32,7 @@ func parseYAML(data []byte) (*Node, error) {
 	return new(budget).yaml(&doc, 0)
 }
 
-var tabbed = regexp.MustCompile(`(?m)^ *\t+[^\s#]`)
+var tabbed = lazyregexp.New(`(?m)^ *\t+[^\s#]`)
 
 // yamlError returns the error for a text that cannot be parsed. For a tab as indentation, the
 // parser says only that it cannot start a token.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 )
@@ -83,6 +84,7 @@ func run(o options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	cacheHome = filepath.Join(dir, "cache")
 	programs, err := build(dir, o.proxy, o.profile)
 	if err != nil {
 		return err

@@ -31,11 +31,15 @@ type process struct {
 	log strings.Builder
 }
 
+// cacheHome is where the programs keep what they know from earlier runs, which is nothing when a run of the
+// benchmark begins. It does not change while programs run.
+var cacheHome string
+
 // start runs argv with the additional environment env. What it writes to stdout
 // is for the caller to read, unless it is a server.
 func start(argv []string, server bool, env ...string) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), urls: make(chan string, 1)}
-	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Env = append(append(os.Environ(), "XDG_CACHE_HOME="+cacheHome), env...)
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		return nil, err

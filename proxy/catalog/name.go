@@ -58,13 +58,13 @@ const (
 	hashOfName = 4 // bytes
 )
 
-var fitName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+var fitName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
 
 // Exposed returns the name with its prefix. If that is too long, a hash of the whole replaces its
 // end.
 func Exposed(prefix, original string) string {
 	name := prefix + original
-	if len(name) <= maxName || !fitName.MatchString(original) {
+	if len(name) <= maxName || len(original) > maxName || !fitName.MatchString(original) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))

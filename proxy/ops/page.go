@@ -17,39 +17,26 @@ import (
 //go:embed pages
 var files embed.FS
 
-// A page is the page at / for browsers, with its scripts and styles, by path. The files are static and the same
-// for everybody. They fetch the data that they show, with a token if one is needed.
-type page map[string]file
-
-type file struct {
-	kind, etag string
-	text       []byte
-}
+// A page is the page at / for browsers, with its scripts and styles: the names of files by path. The files are static
+// and the same for everybody. They fetch the data that they show, with a token if one is needed.
+type page map[string]string
 
 // The pages.
 var (
-	operatorsPage = load("operators", "plot", "story", "tap")
-	connectPage   = load("connect", "entries")
+	operatorsPage = pageOf("operators", "plot", "story", "tap")
+	connectPage   = pageOf("connect", "entries")
 )
 
-// load returns the page of that name: its HTML, its scripts, and the files of all pages.
-func load(name string, scripts ...string) page {
-	p := page{"/": read(name + ".html")}
+// pageOf returns the page of that name: its HTML, its scripts, and the files of all pages.
+func pageOf(name string, scripts ...string) page {
+	p := page{"/": name + ".html"}
 	for _, script := range append(scripts, name, "page") {
-		p["/"+script+".js"] = read(script + ".js")
+		p["/"+script+".js"] = script + ".js"
 	}
 	for _, shared := range []string{"page.css", "mark.svg"} {
-		p["/"+shared] = read(shared)
+		p["/"+shared] = shared
 	}
 	return p
-}
-
-func read(name string) file {
-	text, err := files.ReadFile("pages/" + name)
-	if err != nil {
-		panic(err) // it is embedded
-	}
-	return file{kinds[path.Ext(name)], fmt.Sprintf(`"%x"`, sha256.Sum256(text)), text}
 }
 
 // kinds are the content types, which do not depend on those of the system.
@@ -68,19 +55,21 @@ func (p page) has(path string) bool {
 
 // serve answers r, whose path p has, with a status: 401 for the page that asks for a token.
 func (p page) serve(w http.ResponseWriter, r *http.Request, status int) {
-	f := p[r.URL.Path]
-	for name, value := range headers {
-		w.Header().Set(name, value)
+	name := p[r.URL.Path]
+	text, _ := files.ReadFile("pages/" + name) // it is embedded
+	etag := fmt.Sprintf(`"%x"`, sha256.Sum256(text))
+	for header, value := range headers {
+		w.Header().Set(header, value)
 	}
-	w.Header().Set("Content-Type", f.kind)
+	w.Header().Set("Content-Type", kinds[path.Ext(name)])
 	w.Header().Set("Cache-Control", "no-cache")
-	w.Header().Set("Etag", f.etag)
-	if status == http.StatusOK && slices.Contains(r.Header["If-None-Match"], f.etag) {
+	w.Header().Set("Etag", etag)
+	if status == http.StatusOK && slices.Contains(r.Header["If-None-Match"], etag) {
 		status = http.StatusNotModified
 	}
 	w.WriteHeader(status)
 	if status != http.StatusNotModified {
-		_, _ = w.Write(f.text) // the browser may have disconnected
+		_, _ = w.Write(text) // the browser may have disconnected
 	}
 }
 
