@@ -135,12 +135,12 @@ func TestQueueRests(t *testing.T) {
 						if m, err := far.Recv(); err != nil || m.Method != "a" {
 							t.Errorf("received %v, %v", m, err)
 						}
-						time.Sleep(900 * time.Millisecond)
+						time.Sleep(jsonrpc.RestAfter * 9 / 10)
 						if senders() != 1 {
 							t.Error("each message gets a goroutine of its own")
 						}
 					}
-					time.Sleep(2 * time.Second)
+					time.Sleep(2 * jsonrpc.RestAfter)
 					synctest.Wait()
 					if senders() != 0 {
 						t.Error("a goroutine waits though nothing comes")
@@ -198,9 +198,9 @@ func TestReceive(t *testing.T) {
 			}
 		}
 		_ = near.Send(notice("first"))
-		time.Sleep(900 * time.Millisecond)
+		time.Sleep(jsonrpc.RestAfter * 9 / 10)
 		_ = near.Send(notice("second"))
-		time.Sleep(900 * time.Millisecond)
+		time.Sleep(jsonrpc.RestAfter * 9 / 10)
 		want(1, "first", "second")
 		time.Sleep(2 * time.Second)
 		want(0, "first", "second")
@@ -215,7 +215,7 @@ func TestReceive(t *testing.T) {
 		})
 		for range 5 {
 			got = nil
-			time.Sleep(900 * time.Millisecond)
+			time.Sleep(jsonrpc.RestAfter * 9 / 10)
 			_ = near.Send(notice("passed"))
 		}
 		want(0, "passed")
