@@ -170,7 +170,7 @@ type restingConn struct{ *jsonrpc.PipeConn }
 func (c restingConn) RecvAll(batch []*jsonrpc.Message) ([]*jsonrpc.Message, error) {
 	return c.Take(batch)
 }
-func (c restingConn) Rest(resume func()) bool { return c.RestFor(time.Second, resume) }
+func (c restingConn) Rest(resume func()) bool { return c.RestFor(jsonrpc.RestAfter, resume) }
 
 // TestReceive: Receive returns when nothing has come for a while, and what comes later is handled all the same, in
 // order, up to the end.
