@@ -19,8 +19,9 @@ const (
 )
 
 // What the start, a burst of calls or a crowd of clients has left is given back to the system when the
-// program has allocated hardly anything for restAfter. A program that is idle from then on pays nothing
-// more for that.
+// program has allocated hardly anything for restAfter. The time begins with a cycle of the collector: what is
+// worth it at the end may have become garbage since. A program that is idle from then on pays nothing more for
+// that.
 const (
 	restAfter = 2 * time.Second
 	restBelow = 1 << 20 // bytes that a program at rest allocates in that time
@@ -31,7 +32,7 @@ const (
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		r := &rest{after: restAfter, heap: heap, give: debug.FreeOSMemory}
-		r.begin() // the start may be over without a cycle
+		r.begin(0) // the start may be over without a cycle
 		(&collection{set: debug.SetGCPercent, rest: r}).over()
 	}
 }
@@ -50,7 +51,7 @@ func (c *collection) over() {
 		c.percent = percent
 		c.set(percent)
 	}
-	c.rest.await()
+	c.rest.begin(worthIt)
 	runtime.SetFinalizer(c, (*collection).over)
 }
 
@@ -78,42 +79,34 @@ type rest struct {
 
 	mu        sync.Mutex // guards the fields below
 	waiting   bool
+	least     uint64 // bytes that are worth it
 	allocated uint64 // bytes so far, when the time began
 }
 
-// await begins to wait if there is much to give back.
-func (r *rest) await() {
-	if _, idle := r.heap(); idle > worthIt {
-		r.begin()
-	}
-}
-
-// begin begins to wait, unless that has begun.
-func (r *rest) begin() {
+// begin begins to wait, unless that has begun. Then least bytes and more are given back.
+func (r *rest) begin(least uint64) {
 	allocated, _ := r.heap()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.waiting {
-		r.waiting, r.allocated = true, allocated
+		r.waiting, r.least, r.allocated = true, least, allocated
 		time.AfterFunc(r.after, r.over)
 	}
 }
 
 // over ends the wait if the program is at rest.
 func (r *rest) over() {
-	allocated, _ := r.heap()
+	allocated, idle := r.heap()
 	r.mu.Lock()
-	busy := allocated-r.allocated > restBelow
-	r.allocated = allocated
+	busy, worth := allocated-r.allocated > restBelow, idle >= r.least
+	r.waiting, r.allocated = busy, allocated
 	r.mu.Unlock()
-	if busy {
+	switch {
+	case busy:
 		time.AfterFunc(r.after, r.over)
-		return
+	case worth:
+		r.give() // a cycle, which begins to wait once more: a crowd may be leaving just now
 	}
-	r.give() // which is a cycle, and must not begin another wait
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiting = false
 }
 
 // heap returns how many bytes were allocated so far, and how many the program holds without need.

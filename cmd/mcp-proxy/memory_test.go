@@ -43,36 +43,43 @@ func TestCollection(t *testing.T) {
 // Memory is given back when the program is at rest, and not before, and once.
 func TestGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var allocated, idle, given atomic.Uint64
+		var allocated, idle, leaves, given atomic.Uint64
 		r := &rest{after: time.Second, heap: func() (uint64, uint64) { return allocated.Load(), idle.Load() }}
 		r.give = func() {
 			given.Add(1)
-			idle.Store(0)
-			r.await() // it is a cycle of the collector
+			r.begin(worthIt) // it is a cycle of the collector
+			idle.Store(leaves.Swap(0))
 		}
-		idle.Store(worthIt)
-		r.await()
+		idle.Store(worthIt - 1)
+		r.begin(worthIt)
 		time.Sleep(10 * time.Second)
 		if given.Load() != 0 {
 			t.Error("too little was given back")
 		}
-		r.begin()
+		r.begin(0)
 		time.Sleep(10 * time.Second)
 		if given.Swap(0) != 1 {
 			t.Error("what the start has left was not given back")
 		}
-		idle.Store(worthIt + 1)
-		r.await()
-		r.await()
+		r.begin(worthIt)
+		r.begin(worthIt)
 		time.Sleep(time.Second / 2)
+		idle.Store(worthIt)          // since the cycle
 		allocated.Add(restBelow + 1) // it is busy
 		time.Sleep(time.Second)
 		if given.Load() != 0 {
 			t.Error("memory was given back by a busy program")
 		}
 		time.Sleep(10 * time.Second)
-		if n := given.Load(); n != 1 {
+		if n := given.Swap(0); n != 1 {
 			t.Errorf("memory was given back %d times", n)
+		}
+		idle.Store(worthIt)
+		leaves.Store(worthIt)
+		r.begin(worthIt)
+		time.Sleep(10 * time.Second)
+		if n := given.Load(); n != 2 {
+			t.Errorf("memory was given back %d times, want once more for a crowd that left meanwhile", n)
 		}
 	})
 }
