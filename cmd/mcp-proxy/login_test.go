@@ -95,6 +95,15 @@ func (h *home) opened() int {
 	return strings.Count(string(text), "\n")
 }
 
+// seesLogin waits for the last page of a login. Then its browser writes nothing more.
+func (h *home) seesLogin() {
+	h.t.Helper()
+	eventually(h.t, "the last page", func() bool {
+		text, _ := os.ReadFile(h.file("seen"))
+		return strings.Contains(string(text), "You are logged in")
+	})
+}
+
 // run runs a command to its end, checks the exit code and returns its output.
 func (h *home) run(code int, args ...string) string {
 	h.t.Helper()
@@ -153,10 +162,7 @@ func TestFiveConnectsOpenOneBrowser(t *testing.T) {
 	if n := h.opened(); n != 1 || h.site.Count("authorize") != 1 || h.site.Count("register") != 1 {
 		t.Errorf("%d browsers, %d logins, %d registrations", n, h.site.Count("authorize"), h.site.Count("register"))
 	}
-	eventually(t, "the last page", func() bool {
-		text, _ := os.ReadFile(h.file("seen"))
-		return strings.Contains(string(text), "You are logged in")
-	})
+	h.seesLogin()
 	err := filepath.WalkDir(h.file("state"), func(path string, d fs.DirEntry, err error) error {
 		if info, _ := d.Info(); err == nil && !d.IsDir() && info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has the mode %v", path, info.Mode())
@@ -184,6 +190,7 @@ func TestKilledWhileLoggingIn(t *testing.T) {
 	if said := second.hear(); !strings.Contains(said, `"result"`) {
 		t.Errorf("initialize: %s\n%s", said, second.log)
 	}
+	h.seesLogin()
 }
 
 // Programs that share a login refresh it together: no refresh token is sent twice, and no
