@@ -294,12 +294,10 @@ var (
 	underscores = lazyregexp.New(`__+`)
 )
 
-const maxName = 32
-
 // fit makes a valid name of any text: dashes replace what is not allowed.
 func fit(s string) string {
 	s = underscores.ReplaceAllString(strange.ReplaceAllString(s, "-"), "_")
-	s = strings.Trim(cut(strings.Trim(s, "-_"), maxName), "-_")
+	s = strings.Trim(cut(strings.Trim(s, "-_"), tree.MaxName), "-_")
 	if s == "" {
 		return "server"
 	}
@@ -311,7 +309,7 @@ func free(name string, taken map[string]bool) string {
 	unique := name
 	for n := 2; taken[unique]; n++ {
 		suffix := fmt.Sprintf("-%d", n)
-		unique = cut(name, maxName-len(suffix)) + suffix
+		unique = cut(name, tree.MaxName-len(suffix)) + suffix
 	}
 	return unique
 }

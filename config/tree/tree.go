@@ -308,9 +308,10 @@ func Printable(s string) string {
 // Reserved cannot name an upstream: its path /mcp/server-card has the server card.
 const Reserved = "server-card"
 
-const maxName = 32
+// MaxName is the maximal length of the name of an upstream or a link, in bytes.
+const MaxName = 32
 
 // IsName reports whether s can name an upstream or a link.
 func IsName(s string) bool {
-	return len(s) <= maxName && plainKey.MatchString(s) && !strings.Contains(s, "__")
+	return len(s) <= MaxName && plainKey.MatchString(s) && !strings.Contains(s, "__")
 }
