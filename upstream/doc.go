@@ -32,12 +32,11 @@
 // it, so that a shared server starts, ends and fails as any other. In the modern era, which has no
 // sessions, all streams share a process or WebSocket. It ends after a while without streams.
 //
-// Goroutines of an attached stream: readServer; readStream, but not while a stream in memory is idle;
-// readAhead, which reads for readStream until the client says something after the first answer;
-// serveMoved, if the stream moves; those of the
-// process, or of a remote session and its Conn; and one that stops the server. Attach calls
-// over after all of them. Those of shared servers, of probes, and of streams from [Host.Open] may live until
-// [Host.Stop], which waits for them.
+// An attached stream has these goroutines: readServer; readStream, but not while a stream in memory is
+// idle; readAhead, which reads for readStream until the client says something after the first answer;
+// serveMoved, if the stream moves; and one that stops the server. Its process, or its remote session,
+// has some of its own. Attach calls over when all of them have ended. Goroutines of shared servers, of
+// probes and of streams from [Host.Open] may live until [Host.Stop], which waits for them.
 //
 // Invariants:
 //   - Every end passes through stream.end. The first cause wins. One log line reports it, with the

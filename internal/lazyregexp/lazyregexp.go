@@ -1,5 +1,5 @@
-// Package lazyregexp has regular expressions that are compiled when they are first used. Together those of a
-// program are a fifth of its memory at rest, and most runs use few of them.
+// Package lazyregexp has regular expressions that are compiled when they are first used. A run uses few of those
+// that check a configuration. Compiled at the start, all of them were a fifth of the live memory of an idle proxy.
 package lazyregexp
 
 import (

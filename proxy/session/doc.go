@@ -68,7 +68,7 @@
 // Serve waits for all of them:
 //
 //   - those of the client's Peer, including Serve's own
-//   - those of the Peer of each open upstream connection
+//   - those of each open upstream connection's Peer
 //   - run, while it opens such a connection
 //   - one for each request that needs more than one call, and one for each upstream that it asks
 //   - one for each upstream of a subscription, which package listen has

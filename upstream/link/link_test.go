@@ -80,7 +80,7 @@ func open(t testing.TB, c *Client) jsonrpc.Conn {
 	return conn
 }
 
-// echo answers each message with itself until the stream or ctx ends.
+// echoing answers each message with itself until the stream or ctx ends.
 func echoing(ctx context.Context, _ Hello, c jsonrpc.Conn) error {
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	for {

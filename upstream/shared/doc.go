@@ -22,9 +22,9 @@
 // moment after a cancellation the server may still send messages for the call, and these are not
 // attributed to other clients.
 //
-// The goroutines are those of the Peers: one of each session, and one of each member. A member in
-// memory has none while it is idle. There are
-// also timers. [Servers.Stop] waits for all of them. A call costs no goroutine.
+// Each session has a Peer, and so has each member; package peer says which goroutines a Peer has. A
+// member in memory has none while it is idle. There are also timers. [Servers.Stop] waits for all of
+// them. A call costs no goroutine.
 //
 // A session's lock guards everything in it, and is taken before that of a Peer.
 package shared
