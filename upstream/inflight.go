@@ -347,6 +347,13 @@ func (f *inFlight) state() (calls int, _ progress) {
 	return calls, f.progress
 }
 
+// atLeast reports whether n calls are in flight.
+func (f *inFlight) atLeast(n int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls.Len() >= n
+}
+
 // refuse records that the proxy gets a refusal, and may close the stream because of it.
 func (f *inFlight) refuse(failed json.RawMessage) {
 	f.mu.Lock()

@@ -43,13 +43,17 @@ func (q *Queue) Start(c Conn, over func(error)) {
 
 // Receive passes on all that comes from c: handle is called with what [RecvAll] returns, until it returns
 // false, and keeps nothing of batch. Then Receive returns. If c is a [Resting], it also returns when nothing
-// has come for a while, and another goroutine goes on with the next message.
-func Receive(c Conn, handle func(batch []*Message, err error) (more bool)) {
+// has come for a while, and another goroutine goes on with the next message; and it calls gather, unless that
+// is nil, when something has come and before it takes it.
+func Receive(c Conn, gather func(), handle func(batch []*Message, err error) (more bool)) {
 	r, rests := c.(Resting)
 	var batch []*Message
 	var receive func()
 	receive = func() {
 		for !rests || !r.Rest(receive) {
+			if rests && gather != nil {
+				gather()
+			}
 			var err error
 			batch, err = RecvAll(c, batch[:0])
 			more := handle(batch, err)

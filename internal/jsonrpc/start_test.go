@@ -180,7 +180,7 @@ func TestReceive(t *testing.T) {
 		var got []string
 		ended := make(chan error, 1)
 		receive := func() {
-			jsonrpc.Receive(restingConn{far}, func(batch []*jsonrpc.Message, err error) bool {
+			jsonrpc.Receive(restingConn{far}, nil, func(batch []*jsonrpc.Message, err error) bool {
 				got = append(got, names(batch)...)
 				if err != nil {
 					ended <- err
@@ -230,5 +230,36 @@ func TestReceive(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 		want(0, "waits", "waits")
+	})
+}
+
+// TestReceiveGathers: what comes while gather runs is handled together with what came before.
+func TestReceiveGathers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := jsonrpc.Pipe()
+		gathered := 0
+		gather := func() {
+			if gathered++; gathered == 1 {
+				_ = near.Send(notice("second"))
+			}
+		}
+		var got [][]string
+		go jsonrpc.Receive(restingConn{far}, gather, func(batch []*jsonrpc.Message, err error) bool {
+			if err == nil {
+				got = append(got, names(batch))
+			}
+			return err == nil
+		})
+		synctest.Wait()
+		if gathered != 0 {
+			t.Errorf("gather was called %d times though nothing has come", gathered)
+		}
+		_ = near.Send(notice("first"))
+		synctest.Wait()
+		if len(got) != 1 || !slices.Equal(got[0], []string{"first", "second"}) {
+			t.Errorf("handled %q, want both together", got)
+		}
+		near.Close()
+		synctest.Wait()
 	})
 }

@@ -97,7 +97,7 @@ func (s *serving) read() {
 	if direct != nil {
 		direct.OnSend(s.receiveNow)
 	}
-	jsonrpc.Receive(s.c, func(batch []*jsonrpc.Message, err error) bool {
+	jsonrpc.Receive(s.c, nil, func(batch []*jsonrpc.Message, err error) bool {
 		for _, m := range batch {
 			s.receive(m)
 		}
