@@ -339,6 +339,7 @@ func TestInitializeDropped(t *testing.T) {
 		if _, err := c.http.Do(req); !errors.Is(err, context.Canceled) {
 			t.Errorf("initialize: %v", err)
 		}
+		time.Sleep(plainWait) // a POST notices it only then
 		synctest.Wait()
 		if _, sessions := ts.connections(); sessions != 0 {
 			t.Error("the session is still there")

@@ -105,13 +105,13 @@ func parseEventID(id string) (stream, event int, ok bool) {
 // collects events until flush.
 type responder struct {
 	w       http.ResponseWriter
-	rc      *http.ResponseController
+	rc      http.ResponseController
 	buf     []byte
 	aborted atomic.Bool
 }
 
 func newResponder(w http.ResponseWriter) *responder {
-	return &responder{w: w, rc: http.NewResponseController(w)}
+	return &responder{w: w, rc: *http.NewResponseController(w)}
 }
 
 // write writes b. net/http clears the deadline after the response.

@@ -93,7 +93,7 @@ func (h *HTTP) init() {
 			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
 			backlog: newBacklog(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*httpSession),
 		}
-		waits, places := new(sync.Pool), newBodySlots()
+		alarms, places := new(sync.Pool), newBodySlots()
 		h.open.slots, h.open.newID = places, rand.Text
 		bodies := &bodies{limits: h.Limits, traces: h.Traces, slots: places}
 		var relay *relay
@@ -108,8 +108,8 @@ func (h *HTTP) init() {
 			h.open.keeper = newKeeper(h.open, h.Replicas)
 			relay = newRelay(h.Replicas, h.open, bodies)
 		}
-		modern := &modernClients{serve: h.ServePrincipal, open: h.open, timers: waits, relay: relay, conns: make(map[connKey]*principalConn)}
-		h.streamable = &streamable{h.open, bodies, waits, modern, relay}
+		modern := &modernClients{serve: h.ServePrincipal, open: h.open, alarms: alarms, relay: relay, conns: make(map[connKey]*principalConn)}
+		h.streamable = &streamable{h.open, bodies, alarms, modern, relay}
 		h.sse = &httpSSE{h.open, bodies, relay}
 	})
 }

@@ -15,7 +15,7 @@ import (
 type modernClients struct {
 	serve  func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error // HTTP.ServePrincipal
 	open   *openSessions
-	timers *sync.Pool // see waitPlain; of this HTTP alone, because tests run in bubbles
+	alarms *sync.Pool // see waitPlain; of this HTTP alone, because tests run in bubbles
 	relay  *relay     // nil if there are no other replicas
 
 	mu    sync.Mutex
@@ -77,7 +77,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 // listen, which would have no other end.
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
-	waitPlain(r.Context(), h.timers, p.wake, keepAlive)
+	waitPlain(h.alarms, p.wake, r.Context().Done(), keepAlive)
 	if r.Context().Err() != nil {
 		return
 	}

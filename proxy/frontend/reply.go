@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"sync"
@@ -78,20 +77,34 @@ func (r *responder) writeJSON(status int, body []byte) {
 	r.write(body) // an error means that the client has left
 }
 
-// waitPlain lets a POST wait for a plain response: until wake receives, ctx ends, or d has passed. It
-// takes its timer from a pool, because a new one for each POST would be garbage at once.
-func waitPlain(ctx context.Context, timers *sync.Pool, wake <-chan struct{}, d time.Duration) {
-	timer, ok := timers.Get().(*time.Timer)
+// An alarm wakes the handler of a POST that waits for a plain response. A pool keeps alarms, because a new one
+// for each POST would be garbage at once.
+type alarm struct {
+	timer *time.Timer
+	wake  chan struct{}
+}
+
+// waitPlain lets a POST wait for a plain response: until wake receives, gone is closed, or d has passed. Where
+// nothing need be done for a client that has gone, gone is nil.
+func waitPlain(alarms *sync.Pool, wake chan struct{}, gone <-chan struct{}, d time.Duration) {
+	a, ok := alarms.Get().(*alarm)
 	if ok {
-		timer.Reset(d)
+		a.wake = wake
+		a.timer.Reset(d)
 	} else {
-		timer = time.NewTimer(d)
+		a = &alarm{wake: wake}
+		a.timer = time.AfterFunc(d, func() { notify(a.wake) })
 	}
-	select {
-	case <-wake:
-	case <-timer.C:
-	case <-ctx.Done():
+	if gone == nil { // the usual case, in which a select would cost more
+		<-wake
+	} else {
+		select {
+		case <-wake:
+		case <-gone:
+		}
 	}
-	timer.Stop()
-	timers.Put(timer)
+	if a.timer.Stop() { // else it may still read a.wake
+		a.wake = nil
+		alarms.Put(a)
+	}
 }

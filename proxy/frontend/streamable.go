@@ -19,7 +19,7 @@ const plainWait = 50 * time.Millisecond
 type streamable struct {
 	open   *openSessions
 	bodies *bodies
-	timers *sync.Pool // see waitPlain
+	alarms *sync.Pool // see waitPlain
 	modern *modernClients
 	relay  *relay // nil if there are no other replicas
 }
@@ -293,7 +293,7 @@ func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the s
 // event stream. A refusal comes at once, so its status and challenge reach the client. If something
 // came before it, and in a batch, the client gets only the error.
 func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *httpSession, rd *reader) {
-	waitPlain(r.Context(), h.timers, rd.wake, plainWait)
+	waitPlain(h.alarms, rd.wake, nil, plainWait)
 	if r.Context().Err() != nil { // this does not cancel, but there is nowhere to send the response
 		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id

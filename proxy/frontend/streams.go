@@ -72,15 +72,23 @@ type reader struct {
 	batch []event       // the events taken last; owned by the goroutine of the response
 }
 
-func (o *eventStreams) carry(st *eventStream, at int) *reader {
-	st.reader = &reader{out: o, st: st, wake: make(chan struct{}, 1), at: at}
+// carry makes rd carry st, from the event after at.
+func (o *eventStreams) carry(rd *reader, st *eventStream, at int) *reader {
+	rd.out, rd.st, rd.wake, rd.at = o, st, make(chan struct{}, 1), at
+	st.reader = rd
 	st.backlog.spare.Store(false)
-	return st.reader
+	return rd
 }
 
 // newPost returns the reader of a new stream for a POST.
 func (o *eventStreams) newPost(batch bool) *reader {
-	return o.carry(o.newStream(&eventStream{number: -1, batch: batch, plain: true}), 0)
+	var p struct { // what most POSTs need, at once
+		st   eventStream
+		rd   reader
+		room [1]event
+	}
+	p.st.number, p.st.batch, p.st.plain, p.st.events = -1, batch, true, p.room[:0]
+	return o.carry(&p.rd, o.newStream(&p.st), 0)
 }
 
 func (o *eventStreams) newStream(st *eventStream) *eventStream {
@@ -320,7 +328,7 @@ func (o *eventStreams) attach(lastID string, to *responder) *reader {
 		at = event
 	}
 	st.wake() // the previous connection notices that it was replaced
-	rd := o.carry(st, at)
+	rd := o.carry(&reader{}, st, at)
 	rd.to = to
 	return rd
 }
