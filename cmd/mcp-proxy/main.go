@@ -16,6 +16,7 @@ import (
 
 func main() {
 	tuneMemory()
+	tuneProcessors()
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	wg.Go(func() { proxy.ReapOrphans(ctx) })

@@ -33,26 +33,34 @@ func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		r := &rest{after: restAfter, heap: heap, give: debug.FreeOSMemory}
 		r.begin(0) // the start may be over without a cycle
-		(&collection{set: debug.SetGCPercent, rest: r}).over()
+		c := &heapGoal{set: debug.SetGCPercent, rest: r}
+		(&cycle{c.tune}).over()
 	}
 }
 
-// A collection is unreachable, so that each cycle of the collector calls its finalizer, over.
-type collection struct {
+// A cycle is unreachable, so that each cycle of the collector calls its finalizer, over, which calls then.
+type cycle struct{ then func() }
+
+func (c *cycle) over() {
+	c.then()
+	runtime.SetFinalizer(c, (*cycle).over)
+}
+
+// A heapGoal is how far the heap may grow until the next cycle.
+type heapGoal struct {
 	percent int                   // the last one set
 	set     func(percent int) int // [debug.SetGCPercent]
 	rest    *rest
 }
 
-// over sets how soon the next cycle begins. With a memory limit instead, the collector would
+// tune sets how soon the next cycle begins. With a memory limit instead, the collector would
 // run all the time once the limit is reached, as with ten thousand clients.
-func (c *collection) over() {
+func (c *heapGoal) tune() {
 	if percent := percentFor(used()); percent != c.percent {
 		c.percent = percent
 		c.set(percent)
 	}
 	c.rest.begin(worthIt)
-	runtime.SetFinalizer(c, (*collection).over)
 }
 
 // used returns how many bytes the last cycle found in use.

@@ -20,9 +20,10 @@ func TestPercentFor(t *testing.T) {
 }
 
 // GOGC follows the memory in use.
-func TestCollection(t *testing.T) {
+func TestHeapGoal(t *testing.T) {
 	var percent atomic.Int64
-	(&collection{set: func(p int) int { return int(percent.Swap(int64(p))) }, rest: &rest{after: time.Hour, heap: heap}}).over()
+	c := &heapGoal{set: func(p int) int { return int(percent.Swap(int64(p))) }, rest: &rest{after: time.Hour, heap: heap}}
+	(&cycle{c.tune}).over()
 	becomes := func(want int64) {
 		t.Helper()
 		for range 100 { // the finalizer runs soon after a cycle, and may be some cycles late

@@ -1,6 +1,9 @@
 package jsonrpc
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // RestAfter is how long a goroutine waits for messages before it ends: a stack is most of what an idle
 // client takes. The next message starts another. When a crowd arrives, stacks of goroutines that end soon lie
@@ -50,7 +53,7 @@ func Receive(c Conn, gather func(), handle func(batch []*Message, err error) (mo
 	var batch []*Message
 	var receive func()
 	receive = func() {
-		for !rests || !r.Rest(receive) {
+		for n := 0; !rests || !r.Rest(receive); {
 			if rests && gather != nil {
 				gather()
 			}
@@ -60,6 +63,11 @@ func Receive(c Conn, gather func(), handle func(batch []*Message, err error) (mo
 			clear(batch) // do not keep messages alive while idle
 			if !more {
 				return
+			}
+			// A socket that always has something to read must not keep the only processor.
+			if n += len(batch); n >= maxAtOnce && !rests {
+				n = 0
+				runtime.Gosched()
 			}
 		}
 	}

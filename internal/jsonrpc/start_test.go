@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -262,4 +263,26 @@ func TestReceiveGathers(t *testing.T) {
 		near.Close()
 		synctest.Wait()
 	})
+}
+
+// An endlessConn always has a message.
+type endlessConn struct{ jsonrpc.Conn }
+
+func (endlessConn) Recv() (*jsonrpc.Message, error) { return notice("one of many"), nil }
+
+// TestReceiveYields: while there is always a message, others get their turn on the only processor.
+func TestReceiveYields(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for range 5 { // the runtime may have interrupted us meanwhile
+		var turn atomic.Bool
+		handled := 0
+		go turn.Store(true)
+		jsonrpc.Receive(endlessConn{}, nil, func(batch []*jsonrpc.Message, _ error) bool {
+			handled += len(batch)
+			return !turn.Load() && handled < 1000
+		})
+		if !turn.Load() {
+			t.Fatalf("%d messages were handled before another goroutine had its turn", handled)
+		}
+	}
 }
