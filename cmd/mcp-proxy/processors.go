@@ -4,54 +4,75 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"sync"
 	"time"
 )
 
 // A call passes from goroutine to goroutine. Each time, the runtime wakes a thread if a processor is free, and
 // that mostly comes too late to have anything to do. With one processor, a call that is alone takes up to a sixth
-// less time and a third less CPU. So the program gets along with one until that is busy most of the time.
+// less time and a third less CPU. So the program uses one, and all that it may use only while many goroutines
+// wait for it.
 const (
-	mostlyBusy = 0.8  // of the one processor: from here on, calls wait for each other
-	hardlyBusy = 1.25 // processors; threads that look for something to do count as busy
+	manyWait  = 8
+	fewWait   = 2
+	lookEvery = 20 * time.Millisecond
+	lookFor   = 2 * time.Second // after a cycle of the collector: an idle program has none
 )
 
-// tuneProcessors sets GOMAXPROCS after each cycle of the collector, unless the user has set it. An idle program
-// has no cycles and pays nothing for that, and a busy one has many in a second.
+// tuneProcessors sets GOMAXPROCS from now on, unless the user has set it.
 func tuneProcessors() {
 	if os.Getenv("GOMAXPROCS") != "" || runtime.GOMAXPROCS(0) == 1 {
 		return
 	}
-	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS}
+	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, waiting: waiting}
 	p.one()
-	(&cycle{func() { p.tune(time.Now(), busy()) }}).over()
+	(&cycle{p.begin}).over()
 }
 
 // processors decides how many the program uses.
 type processors struct {
 	one, all func()
-	usesAll  bool
+	waiting  func() int // [waiting]
 
-	at   time.Time // of the last cycle
-	busy float64   // seconds until then
+	mu      sync.Mutex // guards the fields below
+	looking bool
+	until   time.Time
+	mean    float64 // of what waiting has returned, above all lately
+	usesAll bool
 }
 
-// tune is called after each cycle, with the time that processors have been busy so far, in seconds.
-func (p *processors) tune(now time.Time, busy float64) {
-	used := (busy - p.busy) / now.Sub(p.at).Seconds()
-	p.at, p.busy = now, busy
-	switch {
-	case !p.usesAll && used >= mostlyBusy:
-		p.usesAll = true
-		p.all()
-	case p.usesAll && used < hardlyBusy:
-		p.usesAll = false
-		p.one()
+// begin looks for a while how many goroutines wait.
+func (p *processors) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.until = time.Now().Add(lookFor)
+	if !p.looking {
+		p.looking = true
+		time.AfterFunc(lookEvery, p.look)
 	}
 }
 
-// busy returns for how many seconds processors of this program were not idle, up to the last cycle.
-func busy() float64 {
-	samples := []metrics.Sample{{Name: "/cpu/classes/total:cpu-seconds"}, {Name: "/cpu/classes/idle:cpu-seconds"}}
+func (p *processors) look() {
+	n := p.waiting()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mean += 0.3 * (float64(n) - p.mean)
+	switch {
+	case !p.usesAll && p.mean >= manyWait:
+		p.usesAll = true
+		p.all()
+	case p.usesAll && p.mean < fewWait:
+		p.usesAll = false
+		p.one()
+	}
+	if p.looking = p.usesAll || time.Now().Before(p.until); p.looking {
+		time.AfterFunc(lookEvery, p.look)
+	}
+}
+
+// waiting returns how many goroutines wait for a processor.
+func waiting() int {
+	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	metrics.Read(samples)
-	return samples[0].Value.Float64() - samples[1].Value.Float64()
+	return int(samples[0].Value.Uint64())
 }

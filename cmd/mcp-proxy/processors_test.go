@@ -2,48 +2,59 @@ package main
 
 import (
 	"runtime"
-	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// The program uses one processor, all of them while that is not enough, and one again.
+// The program uses one processor, all of them while many goroutines wait, and one again. It looks only for a while
+// after a cycle.
 func TestProcessors(t *testing.T) {
-	var did []string
-	p := &processors{one: func() { did = append(did, "one") }, all: func() { did = append(did, "all") }}
-	now, busy := time.Now(), 0.0
-	for i, tt := range []struct {
-		after time.Duration
-		busy  float64 // processors meanwhile
-		want  string
-	}{
-		{after: time.Hour, busy: 0.01},
-		{after: 50 * time.Millisecond, busy: 0.79},
-		{after: 50 * time.Millisecond, busy: 0.81, want: "all"},
-		{after: 50 * time.Millisecond, busy: 1.9},
-		{after: 50 * time.Millisecond, busy: 1.3},
-		{after: time.Second, busy: 1.2, want: "one"},
-		{after: time.Second, busy: 0.7},
-		{after: 10 * time.Millisecond, busy: 1, want: "all"},
-		{after: time.Hour, busy: 0, want: "one"},
-	} {
-		now, busy = now.Add(tt.after), busy+tt.busy*tt.after.Seconds()
-		did = nil
-		p.tune(now, busy)
-		if want := slices.DeleteFunc([]string{tt.want}, func(s string) bool { return s == "" }); !slices.Equal(did, want) {
-			t.Errorf("step %d: %q, want %q", i, did, want)
+	synctest.Test(t, func(t *testing.T) {
+		var wait, looks atomic.Int64
+		var did []string // guarded by p.mu
+		p := &processors{
+			one: func() { did = append(did, "one") }, all: func() { did = append(did, "all") },
+			waiting: func() int { looks.Add(1); return int(wait.Load()) },
 		}
-	}
+		becomes := func(waiting int, after time.Duration, want string) {
+			t.Helper()
+			wait.Store(int64(waiting))
+			time.Sleep(after)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if got := strings.Join(did, " "); got != want {
+				t.Errorf("with %d waiting for %s: %q, want %q", waiting, after, got, want)
+			}
+			did = nil
+		}
+		becomes(50, time.Hour, "")
+		p.begin()
+		becomes(3, lookFor/2, "")
+		p.begin()
+		becomes(20, 5*lookEvery, "all")
+		becomes(20, time.Hour, "")
+		becomes(3, time.Second, "")
+		becomes(0, time.Second, "one")
+		looks.Store(0)
+		if becomes(50, time.Hour, ""); looks.Load() != 0 {
+			t.Errorf("looked %d times without a cycle", looks.Load())
+		}
+	})
 }
 
-// What the program does counts as busy, after the next cycle of the collector.
-func TestBusy(t *testing.T) {
-	runtime.GC()
-	before := busy()
-	for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); {
+// Goroutines that wait for the only processor are counted.
+func TestWaiting(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range 100 {
+		wg.Go(func() {})
 	}
-	runtime.GC()
-	if after := busy(); after <= before {
-		t.Errorf("%v s busy before, %v s after", before, after)
+	if n := waiting(); n < 50 { // the runtime may have interrupted us meanwhile
+		t.Errorf("%d goroutines wait, want 100", n)
 	}
 }
