@@ -11,10 +11,12 @@ import (
 // A call passes from goroutine to goroutine. Each time, the runtime wakes a thread if a processor is free, and
 // that mostly comes too late to have anything to do. With one processor, a call that is alone takes up to a sixth
 // less time and a third less CPU. So the program uses one, and all that it may use only while many goroutines
-// wait for it.
+// wait for it or, as with large messages, a few always do.
 const (
 	manyWait  = 8
 	fewWait   = 2
+	allBusy   = 0.9  // processors, of one
+	fewBusy   = 1.25 // of all; threads that look for something to do count as busy
 	lookEvery = 20 * time.Millisecond
 	lookFor   = 2 * time.Second // after a cycle of the collector: an idle program has none
 )
@@ -26,7 +28,7 @@ func tuneProcessors() {
 	}
 	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, waiting: waiting}
 	p.one()
-	(&cycle{p.begin}).over()
+	(&cycle{func() { p.begin(busy()) }}).over()
 }
 
 // processors decides how many the program uses.
@@ -35,17 +37,22 @@ type processors struct {
 	waiting  func() int // [waiting]
 
 	mu      sync.Mutex // guards the fields below
-	looking bool
-	until   time.Time
-	mean    float64 // of what waiting has returned, above all lately
 	usesAll bool
+	mean    float64   // of what waiting has returned, above all lately
+	used    float64   // processors in the last cycle
+	busy    float64   // as given to begin
+	at      time.Time // of that
+	looking bool
 }
 
-// begin looks for a while how many goroutines wait.
-func (p *processors) begin() {
+// begin is called after each cycle of the collector, with the result of [busy]. It looks for a while how many
+// goroutines wait.
+func (p *processors) begin(busy float64) {
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.until = time.Now().Add(lookFor)
+	p.used = (busy - p.busy) / now.Sub(p.at).Seconds()
+	p.busy, p.at = busy, now
 	if !p.looking {
 		p.looking = true
 		time.AfterFunc(lookEvery, p.look)
@@ -57,15 +64,15 @@ func (p *processors) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mean += 0.3 * (float64(n) - p.mean)
-	switch {
-	case !p.usesAll && p.mean >= manyWait:
-		p.usesAll = true
+	switch { // after a change, used is unknown until the next cycle
+	case !p.usesAll && (p.mean >= manyWait || p.used >= allBusy):
+		p.usesAll, p.used = true, fewBusy
 		p.all()
-	case p.usesAll && p.mean < fewWait:
-		p.usesAll = false
+	case p.usesAll && p.mean < fewWait && p.used < fewBusy:
+		p.usesAll, p.used = false, 0
 		p.one()
 	}
-	if p.looking = p.usesAll || time.Now().Before(p.until); p.looking {
+	if p.looking = p.usesAll || time.Since(p.at) < lookFor; p.looking {
 		time.AfterFunc(lookEvery, p.look)
 	}
 }
@@ -75,4 +82,11 @@ func waiting() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	metrics.Read(samples)
 	return int(samples[0].Value.Uint64())
+}
+
+// busy returns for how many seconds processors of this program were not idle, up to the last cycle.
+func busy() float64 {
+	samples := []metrics.Sample{{Name: "/cpu/classes/total:cpu-seconds"}, {Name: "/cpu/classes/idle:cpu-seconds"}}
+	metrics.Read(samples)
+	return samples[0].Value.Float64() - samples[1].Value.Float64()
 }

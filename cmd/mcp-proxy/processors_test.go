@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// The program uses one processor, all of them while many goroutines wait, and one again. It looks only for a while
-// after a cycle.
+// The program uses one processor, all of them while many goroutines wait or one is busy all the time, and one again.
+// It looks only for a while after a cycle.
 func TestProcessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wait, looks atomic.Int64
@@ -19,6 +19,12 @@ func TestProcessors(t *testing.T) {
 		p := &processors{
 			one: func() { did = append(did, "one") }, all: func() { did = append(did, "all") },
 			waiting: func() int { looks.Add(1); return int(wait.Load()) },
+		}
+		total, last := 0.0, time.Now()
+		cycle := func(busy float64) {
+			total += busy * time.Since(last).Seconds()
+			last = time.Now()
+			p.begin(total)
 		}
 		becomes := func(waiting int, after time.Duration, want string) {
 			t.Helper()
@@ -32,16 +38,30 @@ func TestProcessors(t *testing.T) {
 			did = nil
 		}
 		becomes(50, time.Hour, "")
-		p.begin()
+		cycle(0)
 		becomes(3, lookFor/2, "")
-		p.begin()
+		cycle(0.8)
 		becomes(20, 5*lookEvery, "all")
 		becomes(20, time.Hour, "")
+		cycle(1.9)
+		becomes(0, time.Second, "") // it may be a moment without calls
+		cycle(1.9)
+		becomes(3, time.Second, "")
+		cycle(0.1)
 		becomes(3, time.Second, "")
 		becomes(0, time.Second, "one")
+
+		cycle(0.95)
+		becomes(1, time.Second, "all")
+		cycle(1.8)
+		becomes(1, time.Second, "")
+		cycle(1.2)
+		becomes(1, time.Second, "one")
+		becomes(1, lookFor, "")
+
 		looks.Store(0)
 		if becomes(50, time.Hour, ""); looks.Load() != 0 {
-			t.Errorf("looked %d times without a cycle", looks.Load())
+			t.Errorf("looked %d times long after the last cycle", looks.Load())
 		}
 	})
 }
@@ -49,12 +69,28 @@ func TestProcessors(t *testing.T) {
 // Goroutines that wait for the only processor are counted.
 func TestWaiting(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for range 100 {
-		wg.Go(func() {})
+	for range 100 { // the runtime may interrupt us meanwhile
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {})
+		}
+		n := waiting()
+		wg.Wait()
+		if n >= 100 {
+			return
+		}
 	}
-	if n := waiting(); n < 50 { // the runtime may have interrupted us meanwhile
-		t.Errorf("%d goroutines wait, want 100", n)
+	t.Error("100 goroutines wait, but are never counted")
+}
+
+// What the program does counts as busy, after the next cycle of the collector.
+func TestBusy(t *testing.T) {
+	runtime.GC()
+	before := busy()
+	for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); {
+	}
+	runtime.GC()
+	if after := busy(); after <= before {
+		t.Errorf("%v s busy before, %v s after", before, after)
 	}
 }

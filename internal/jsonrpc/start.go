@@ -65,7 +65,7 @@ func Receive(c Conn, gather func(), handle func(batch []*Message, err error) (mo
 				return
 			}
 			// A socket that always has something to read must not keep the only processor.
-			if n += len(batch); n >= maxAtOnce && !rests {
+			if n += max(len(batch), 1); n >= maxAtOnce && !rests {
 				n = 0
 				runtime.Gosched()
 			}
