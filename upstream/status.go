@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // A State is the state of a key's newest server.
@@ -51,4 +52,22 @@ type Status struct {
 // Lives reports whether there is a server. If not, the Status is about a failure.
 func (st *Status) Lives() bool {
 	return st.State == StateStarting || st.State == StateRunning || st.State == StateStopping
+}
+
+// addStatus adds the server's part of a status.
+func (s *stream) addStatus(st *Status) {
+	inFlight, start := s.inFlight.state()
+	st.InFlight, st.Unusable, st.Started = inFlight, int(s.unusable.Load()), s.began
+	if p, ok := s.server.(*process.Server); ok {
+		st.PID, st.Started, st.Stderr = p.PID(), p.Started(), p.Stderr()
+	}
+	switch {
+	case s.server.Gone():
+	case s.ends.Load():
+		st.State = StateStopping
+	case start.answered:
+		st.State = StateRunning
+	default:
+		st.State = StateStarting
+	}
 }

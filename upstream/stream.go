@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +14,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/upstream/process"
-	"github.com/mcp-proxy/mcp-proxy/upstream/shared"
 )
 
 // A target is an upstream that streams attach to.
@@ -386,83 +384,4 @@ func (s *stream) end(cause jsonrpc.Cause, err error) {
 		e.tell(s.log, s.unusable.Load(), s.stderr, inARow)
 		s.tellRest(event)
 	})
-}
-
-// unread reports whether a process has certainly read nothing of a client's: it has read nothing
-// at all, or is shared or on trial, where the first messages are our own.
-func (s *stream) unread() bool {
-	p, ok := s.server.(*process.Server)
-	return ok && (s.id.key == sharedKey || mcp.HolderOf(s.id.key).Who == "" || p.Unread())
-}
-
-// ending classifies an end.
-func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
-	inFlight, start := s.inFlight.state()
-	if cause.IsZero() && start.refused { // the proxy closed the stream because of the refusal
-		cause = jsonrpc.CauseRefused
-	}
-	e := ending{err: err, cause: cause, inFlight: inFlight, life: time.Since(s.began), remote: s.up.Command == nil}
-	if cause.IsZero() {
-		return e
-	}
-	closed := &jsonrpc.ClosedError{Err: err}
-	if cause != jsonrpc.CauseRefused {
-		closed = jsonrpc.EndOf(err, cause) // err may have details
-	}
-	closed.Cause, closed.Delivered = cause, s.delivered()
-	closed.Event = cmp.Or(closed.Event, jsonrpc.NewEvent())
-	e.err, e.end = closed, closed
-	switch class := closed.Cause.Kind; {
-	case class == jsonrpc.KindStopped, class == jsonrpc.KindChanged:
-	case errors.Is(err, mcp.ErrOtherEra): // a legacy server has refused initialize, a modern one was replaced
-		e.outcome, closed.Delivered = tried, s.inFlight.modern
-	case s.onTrial():
-		e.outcome, closed.Err = tried, shared.ErrTried
-	case start.answered:
-		e.outcome, e.ofMany = died, e.remote && !s.up.together(s.id.era)
-	default:
-		e.outcome = startFailed
-		e.didNotStart(start.sent)
-		switch {
-		case !s.quotes:
-		case cause == jsonrpc.CauseRefused:
-			closed.Says = withRefusal(closed.Words(), start.refusal)
-		case !e.remote:
-			closed.Says = withLast(closed.Says, s.stderr())
-		}
-	}
-	return e
-}
-
-// delivered reports whether the server may have got a request of a client.
-func (s *stream) delivered() bool {
-	_, start := s.inFlight.state()
-	return start.answered || start.sent && !s.inFlight.modern
-}
-
-// stderr returns the last lines that a process wrote to stderr before its end.
-func (s *stream) stderr() []string {
-	p, ok := s.server.(*process.Server)
-	if !ok {
-		return nil
-	}
-	return p.LastWords()
-}
-
-// addStatus adds the server's part of a status.
-func (s *stream) addStatus(st *Status) {
-	inFlight, start := s.inFlight.state()
-	st.InFlight, st.Unusable, st.Started = inFlight, int(s.unusable.Load()), s.began
-	if p, ok := s.server.(*process.Server); ok {
-		st.PID, st.Started, st.Stderr = p.PID(), p.Started(), p.Stderr()
-	}
-	switch {
-	case s.server.Gone():
-	case s.ends.Load():
-		st.State = StateStopping
-	case start.answered:
-		st.State = StateRunning
-	default:
-		st.State = StateStarting
-	}
 }
