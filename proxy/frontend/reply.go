@@ -84,8 +84,8 @@ type alarm struct {
 	wake  chan struct{}
 }
 
-// waitPlain lets a POST wait for a plain response: until wake receives, gone is closed, or d has passed. Where
-// nothing need be done for a client that has gone, gone is nil.
+// waitPlain lets a POST wait for a plain response: until wake receives, gone is closed, or d has passed. If gone is
+// nil, a client that has gone is noticed afterwards.
 func waitPlain(alarms *sync.Pool, wake chan struct{}, gone <-chan struct{}, d time.Duration) {
 	a, ok := alarms.Get().(*alarm)
 	if ok {

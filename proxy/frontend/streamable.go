@@ -12,7 +12,7 @@ import (
 )
 
 // plainWait is how long a POST of the legacy era waits for a plain response. It is short, because
-// only an event stream can be resumed.
+// only an event stream can be resumed, and because a client that leaves is noticed only afterwards.
 const plainWait = 50 * time.Millisecond
 
 // A streamable is the endpoint of Streamable HTTP. It handles legacy clients itself.
