@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 )
@@ -58,15 +57,26 @@ func methodFor(s *authServer, secret bool) string {
 	return methodPost
 }
 
+// A registration is what a client says of itself (RFC 7591, 2).
+type registration struct {
+	Name            string   `json:"client_name"`
+	ApplicationType string   `json:"application_type"` // of OpenID Connect Dynamic Client Registration
+	Returns         []string `json:"redirect_uris"`
+	Method          string   `json:"token_endpoint_auth_method"`
+	GrantTypes      []string `json:"grant_types"`
+	ResponseTypes   []string `json:"response_types"`
+	Scope           string   `json:"scope,omitempty"`
+}
+
 // register registers us at an authorization server (RFC 7591), with returns as redirect URIs. Its answer is stored,
 // and never shown.
 func register(ctx context.Context, hc *http.Client, s *authServer, returns, scopes []string) (*client, error) {
 	if s.RegistrationEndpoint == "" {
 		return nil, errNoRegistration
 	}
-	ask := oauthex.ClientRegistrationMetadata{
-		ClientName: "mcp-proxy", RedirectURIs: returns, ApplicationType: "native",
-		TokenEndpointAuthMethod: methodFor(s, false), Scope: strings.Join(scopes, " "),
+	ask := registration{
+		Name: "mcp-proxy", ApplicationType: "native", Returns: returns,
+		Method: methodFor(s, false), Scope: strings.Join(scopes, " "),
 		GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
 	}
 	if slices.Contains(s.GrantTypes, grantDevice) {
@@ -87,7 +97,7 @@ func register(ctx context.Context, hc *http.Client, s *authServer, returns, scop
 		return nil, withoutURL(err)
 	}
 	defer resp.Body.Close()
-	var got struct { // oauthex's type has more members, and fails where a server sends one of another type
+	var got struct {
 		ID      string `json:"client_id"`
 		Secret  string `json:"client_secret"`
 		Expires int64  `json:"client_secret_expires_at"` // zero: never
@@ -102,7 +112,7 @@ func register(ctx context.Context, hc *http.Client, s *authServer, returns, scop
 		return nil, errors.New("the authorization server registered us without a client id")
 	}
 	c := &client{
-		ID: got.ID, Secret: got.Secret, Method: cmp.Or(got.Method, ask.TokenEndpointAuthMethod),
+		ID: got.ID, Secret: got.Secret, Method: cmp.Or(got.Method, ask.Method),
 		Made: time.Now(), Returns: returns,
 	}
 	if c.Method == methodNone {

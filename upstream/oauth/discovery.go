@@ -12,49 +12,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/modelcontextprotocol/go-sdk/oauthex"
 )
 
 const (
 	maxMetadata  = 1 << 20 // bytes of a metadata document
-	maxChallenge = 8 << 10 // bytes of all challenges of a response: the time to parse them grows with their square
 	maxScopes    = 64      // scopes that we ask for at once, whatever servers name
 	maxRedirects = 5
 )
-
-// A challenge is what a server asks for with a 401 or 403 (RFC 6750, 3; RFC 9728, 5.1). The zero value asks for
-// nothing in particular.
-type challenge struct {
-	Metadata string   // URL of the metadata of the protected resource; "" if the server did not say
-	Scopes   []string // that the request needs; nil if the server did not say
-	Code     string   // "invalid_token", "insufficient_scope"; "" for a request without a token
-}
-
-// challengeOf reads the challenge in a response's header. What it cannot parse it ignores.
-func challengeOf(header http.Header) (c challenge) {
-	values, size := header.Values("Www-Authenticate"), 0
-	for _, v := range values {
-		size += len(v)
-	}
-	if size > maxChallenge {
-		return c
-	}
-	all, _ := oauthex.ParseWWWAuthenticate(values)
-	for _, one := range all {
-		if one.Scheme != "bearer" {
-			continue
-		}
-		if c.Metadata == "" {
-			c.Metadata = one.Params["resource_metadata"]
-		}
-		if c.Code == "" {
-			c.Code = one.Params["error"]
-		}
-		c.Scopes = union(c.Scopes, strings.Fields(one.Params["scope"]))
-	}
-	return c
-}
 
 // union returns the scopes of all lists, in order and without duplicates, and at most maxScopes.
 func union(lists ...[]string) (all []string) {
@@ -112,8 +76,7 @@ type authServer struct {
 // discover finds out where tokens for an MCP server (http, https, ws or wss) come from. It asks the server, and the
 // authorization server that it names, at the URL in its challenge or at the well-known URLs (2025-11-25
 // basic/authorization, "Authorization Server Discovery"). A server without metadata is its own authorization server,
-// as in 2025-03-26. Errors name URLs and are for the log. (The functions of go-sdk/oauthex refuse authorization
-// servers in private networks, and those without PKCE, which programs do not need.)
+// as in 2025-03-26. Errors name URLs and are for the log.
 func discover(ctx context.Context, hc *http.Client, serverText string, c challenge) (*place, error) {
 	server, err := serverURL(serverText)
 	if err != nil {

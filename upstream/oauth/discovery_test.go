@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -117,32 +116,4 @@ func TestFindAsksNothingHereForOthers(t *testing.T) {
 	if _, err := discover(t.Context(), s.Client(), "https://mcp.example.com/mcp", challenge{Metadata: s.URL + "/"}); err == nil || len(s.asked) > 0 {
 		t.Errorf("error %v, asked %q", err, s.asked)
 	}
-}
-
-func TestChallengeOf(t *testing.T) {
-	for _, tt := range []struct {
-		headers []string
-		want    challenge
-	}{
-		{nil, challenge{}},
-		{[]string{"Basic realm=x"}, challenge{}},
-		{[]string{`Bearer resource_metadata="https://x/y", scope="a b", error="insufficient_scope"`}, challenge{"https://x/y", []string{"a", "b"}, "insufficient_scope"}},
-		{[]string{"Basic realm=x", `bearer scope="a a"`}, challenge{"", []string{"a"}, ""}},
-		{[]string{`Bearer scope="`}, challenge{}},
-		{[]string{`Bearer scope="a"`, "Bearer " + strings.Repeat(",", 200_000) + "="}, challenge{}},
-	} {
-		got := challengeOf(http.Header{"Www-Authenticate": tt.headers})
-		if got.Metadata != tt.want.Metadata || got.Code != tt.want.Code || !slices.Equal(got.Scopes, tt.want.Scopes) {
-			t.Errorf("%q: got %+v", tt.headers, got)
-		}
-	}
-}
-
-func FuzzChallengeOf(f *testing.F) {
-	f.Add(`Bearer resource_metadata="https://x/y", scope="a b", error="insufficient_scope"`)
-	f.Fuzz(func(t *testing.T, header string) {
-		if c := challengeOf(http.Header{"Www-Authenticate": {header}}); len(c.Scopes) > maxScopes {
-			t.Errorf("%d scopes", len(c.Scopes))
-		}
-	})
 }
