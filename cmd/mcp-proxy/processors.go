@@ -21,14 +21,14 @@ const (
 	lookFor   = 2 * time.Second // after a cycle of the collector: an idle program has none
 )
 
-// tuneProcessors sets GOMAXPROCS from now on, unless the user has set it.
+// tuneProcessors sets GOMAXPROCS after the first cycle of the collector, unless the user has set it. Before that
+// cycle, a processor that goes would leave half a MiB of the runtime's tables for the memory that it used.
 func tuneProcessors() {
 	if os.Getenv("GOMAXPROCS") != "" || runtime.GOMAXPROCS(0) == 1 {
 		return
 	}
-	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, waiting: waiting}
-	p.one()
-	(&cycle{func() { p.begin(busy()) }}).over()
+	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, waiting: waiting, usesAll: true}
+	runtime.SetFinalizer(&cycle{func() { p.begin(busy()) }}, (*cycle).over)
 }
 
 // processors decides how many the program uses.
