@@ -2,7 +2,6 @@ package frontend
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"net/http"
@@ -11,12 +10,9 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
-	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
-	maxRecords = 64 << 20 // bytes of all records that nobody has asked for yet
-
 	sweepEvery  = 20 * time.Millisecond // how often sessions are looked at that are in use
 	moveTime    = time.Second           // for sessions that are in use until the end
 	moveAtOnce  = 32
@@ -26,245 +22,6 @@ const (
 
 // errMoved is the end of a session that another replica serves from now on.
 var errMoved = errors.New("moved to another replica")
-
-// movedRecords are sessions that other replicas have moved here, and that their clients have not used
-// yet. The first request begins them. Its owner's lock guards it.
-type movedRecords struct {
-	byID  map[string]*movedRecord
-	bytes int
-}
-
-type movedRecord struct {
-	*record
-	text   []byte
-	expiry *time.Timer   // nil: never
-	frozen chan struct{} // it is being moved; closed when it is over
-	taker  string        // as in httpSession
-}
-
-// take stores a record of a session that moves here. It returns false if there is no room, or if this replica leaves.
-func (o *openSessions) take(r *record, text []byte) bool {
-	o.yield(r.ID, r.Of, r.Moves-1) // a copy that is left from a split, if the others were not compared yet
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.byID[r.ID] != nil || o.records.byID[r.ID] != nil || o.draining && o.moved[r.ID] != "" && o.moved[r.ID] != r.Of:
-		return true // it was sent again
-	case o.draining || o.records.bytes+len(text) > maxRecords:
-		return false
-	}
-	o.addMovedLocked(r, text)
-	o.moves.Taken++
-	o.tidings.note(Taken, r.Of)
-	return true
-}
-
-func (o *openSessions) addMovedLocked(r *record, text []byte) {
-	m := &movedRecord{record: r, text: text}
-	if o.idle > 0 {
-		m.expiry = time.AfterFunc(o.idle, func() {
-			if o.drop(r.ID, m) {
-				o.keeper.note(r.ID)
-			}
-		})
-	}
-	o.records.byID[r.ID] = m
-	o.records.bytes += len(text)
-	delete(o.moved, r.ID) // it may have come back
-	if k := o.kept.byID[r.ID]; k != nil && k.age.Moves < r.Moves {
-		o.forgetKeptLocked(r.ID)
-	}
-	o.keeper.note(r.ID)
-}
-
-// Moves are what became of sessions that have moved here, and of those that were looked for.
-type Moves struct {
-	Waiting int // moved here, and not used since
-	Kept    int // of others, whose records are here
-	Taken   int // moved here, so far
-	Resumed int // those of them that were used since
-	Adopted int // continued here, since the replica that had them has died
-	Yielded int // ended here, since another replica has continued them
-	Found   int // found at another replica than the one that made them, which is gone
-	Missing int // those that nobody had
-}
-
-// Moves returns what became of sessions so far.
-func (h *HTTP) Moves() Moves {
-	h.init()
-	h.open.mu.Lock()
-	defer h.open.mu.Unlock()
-	all := h.open.moves
-	all.Waiting, all.Kept = len(h.open.records.byID), len(h.open.kept.byID)
-	return all
-}
-
-// onward returns the record for the replica that its session moves on to before its client has used it.
-func (k *movedRecord) onward(of string) []byte {
-	next := *k.record
-	next.Of, next.Moves = of, k.Moves+1
-	return next.over(k.text)
-}
-
-// drop removes a record, unless its session has begun.
-func (o *openSessions) drop(id string, k *movedRecord) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.dropLocked(id, k)
-}
-
-func (o *openSessions) dropLocked(id string, k *movedRecord) bool {
-	if o.records.byID[id] != k {
-		return false
-	}
-	delete(o.records.byID, id)
-	o.records.bytes -= len(k.text)
-	if k.expiry != nil {
-		k.expiry.Stop()
-	}
-	return true
-}
-
-// beginMovedLocked returns the session of a record, which its caller starts.
-func (o *openSessions) beginMovedLocked(k *movedRecord, from caller) *httpSession {
-	o.dropLocked(k.ID, k)
-	o.moves.Resumed++
-	s := o.newSession(k.ID, from)
-	s.resume(k.record, from, k.Digest != o.digest())
-	o.counted++
-	o.uncounted++
-	o.wg.Add(1)
-	o.byID[k.ID] = s
-	return s
-}
-
-// entered returns the leave of a session that has moved here. It does not count against the bounds, since
-// it was admitted elsewhere.
-func (o *openSessions) entered(from caller) (leave func()) {
-	left := func() {}
-	if o.admit != nil {
-		if admitted, refusal := o.admit(from.who); refusal == nil {
-			left = admitted
-		}
-	}
-	return func() {
-		left()
-		o.mu.Lock()
-		o.uncounted--
-		o.mu.Unlock()
-		o.leave()
-	}
-}
-
-// A resumption is a session that has moved here, until its servers have answered what is said again.
-type resumption struct {
-	first    jsonrpc.ID            // initialize
-	rest     []*jsonrpc.Message    // what the client said after it
-	uris     map[jsonrpc.ID]string // of the subscriptions among them
-	changed  bool                  // the lists may be others
-	answered chan struct{}         // closed with the answer to the first, or the end of the session; the client's messages wait for it
-}
-
-// resume makes s the session of a record. Nobody uses s yet.
-func (s *httpSession) resume(r *record, from caller, changed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.said, s.version, s.moves, s.out.last, s.resumed = &r.Said, r.Protocol, r.Moves, r.Last, "moved"
-	if r.Adopted {
-		s.resumed = "adopted"
-	}
-	for _, st := range r.Streams {
-		s.out.restore(st)
-	}
-	first, rest, uris := r.Said.again()
-	for _, m := range append([]*jsonrpc.Message{first}, rest...) {
-		from.sent(m)
-		m.Notes = mcp.Read(m)
-	}
-	s.resuming = &resumption{first.ID, rest, uris, changed, make(chan struct{})}
-	s.answerLocked(first)
-}
-
-// resumedLocked takes the answer to something that was said again, and returns whether m is one. A
-// session whose servers now have another version, or none, cannot go on.
-func (s *httpSession) resumedLocked(m *jsonrpc.Message) (is, fails bool) {
-	r := s.resuming
-	if r == nil || !m.IsResponse() {
-		return false, false
-	}
-	if uri, ok := r.uris[m.ID]; ok {
-		delete(r.uris, m.ID)
-		if m.Error == nil { // it may have changed meanwhile
-			params := slices.Concat([]byte(`{"uri":`), jsonrpc.Quote(uri), []byte("}"))
-			s.tellLocked(mcp.MethodResourceUpdated, params)
-		}
-	} else if m.ID != r.first {
-		return false, false
-	} else {
-		version, _ := jsonrpc.Member(m.Result, "protocolVersion")
-		if text, ok := jsonrpc.Unquote(version); !ok || text != s.version {
-			return true, true
-		}
-		s.established = true
-		for _, again := range r.rest {
-			s.answerLocked(again)
-		}
-		if r.changed {
-			s.listsLocked(m.Result)
-		}
-		close(r.answered)
-		r.answered = nil
-	}
-	if r.answered == nil && len(r.uris) == 0 {
-		s.resuming = nil
-	}
-	return true, false
-}
-
-// listsLocked tells the client that the lists may have changed, as far as it expects to be told.
-func (s *httpSession) listsLocked(result json.RawMessage) {
-	can, _ := jsonrpc.Member(result, "capabilities")
-	for kind, method := range map[string]string{
-		"tools": mcp.MethodToolsChanged, "prompts": mcp.MethodPromptsChanged, "resources": mcp.MethodResourcesChanged,
-	} {
-		of, _ := jsonrpc.Member(can, kind)
-		if tells, _ := jsonrpc.Member(of, "listChanged"); string(tells) == "true" {
-			s.tellLocked(method, nil)
-		}
-	}
-}
-
-// tellLocked puts a notification on the standalone stream.
-func (s *httpSession) tellLocked(method string, params json.RawMessage) {
-	s.out.push(s.out.standalone, event{data: jsonrpc.NewNotification(method, params).Text()})
-}
-
-// awaitResumed waits until the servers of a session that has moved here know its client, or ctx ends.
-func (s *httpSession) awaitResumed(ctx context.Context) {
-	s.mu.Lock()
-	var answered chan struct{}
-	if s.resuming != nil {
-		answered = s.resuming.answered
-	}
-	s.mu.Unlock()
-	if answered != nil {
-		select {
-		case <-answered:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// Asked returns the number of the last question that the client may have been asked before the session
-// moved here. A late answer to one must not be taken for that to another.
-func (s *httpSession) Asked() int64 { return s.moves << 32 }
-
-// askedBefore reports whether a question with that id was asked before the session moved here, or was continued
-// here. The call that asked has ended.
-func (s *httpSession) askedBefore(question jsonrpc.ID) bool {
-	n, ok := question.Int()
-	return ok && n <= s.Asked()
-}
 
 // Move begins to move the sessions of Streamable HTTP to other replicas, each when nothing is in flight.
 // Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
@@ -409,18 +166,6 @@ func (o *openSessions) toMove() (sessions []*httpSession, records []*movedRecord
 	return sessions, records
 }
 
-// freeze makes the requests of a session wait whose record is being moved. It returns false if they do, or
-// if the session has begun.
-func (o *openSessions) freeze(k *movedRecord) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if k.frozen != nil || o.records.byID[k.ID] != k {
-		return false
-	}
-	k.frozen = make(chan struct{})
-	return true
-}
-
 // freeze makes the requests of a session wait, unless something is in flight and forced is not set. It
 // returns false if the session is in use, frozen already, or over.
 func (s *httpSession) freeze(forced bool) bool {
@@ -477,14 +222,6 @@ func (s *httpSession) thaw() {
 	defer s.mu.Unlock()
 	close(s.frozen)
 	s.frozen, s.out.released = nil, false
-}
-
-// thaw is that of a session whose record was to be moved.
-func (o *openSessions) thaw(k *movedRecord) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	close(k.frozen)
-	k.frozen = nil
 }
 
 // awaitReaders waits until no connection carries a stream of s, and ends those that take too long.
