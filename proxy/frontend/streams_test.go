@@ -418,3 +418,30 @@ func TestIdleSessionExpires(t *testing.T) {
 		wantRefusal(t, c.post(ping), http.StatusNotFound, -32600)
 	})
 }
+
+// TestSlowClient: a large response may take long, as long as each part of 256 KiB arrives in time.
+func TestSlowClient(t *testing.T) {
+	for name, tt := range map[string]struct {
+		each time.Duration // for 64 KiB
+		gets bool
+	}{"slow": {stall / 5, true}, "too slow": {stall / 3, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newBubbleServer(t, nil).connect("2025-11-25")
+				resp := c.post(`{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"` + strings.Repeat("x", 1<<20) + `"}}`)
+				defer resp.Body.Close()
+				part, got := make([]byte, 64<<10), 0
+				var err error
+				for err == nil {
+					time.Sleep(tt.each)
+					var n int
+					n, err = io.ReadFull(resp.Body, part)
+					got += n
+				}
+				if whole := got > 1<<20; whole != tt.gets {
+					t.Errorf("got %d bytes: %v", got, err)
+				}
+			})
+		})
+	}
+}
