@@ -82,12 +82,11 @@ func (o *eventStreams) carry(rd *reader, st *eventStream, at int) *reader {
 
 // newPost returns the reader of a new stream for a POST.
 func (o *eventStreams) newPost(batch bool) *reader {
-	var p struct { // what most POSTs need, at once
-		st   eventStream
-		rd   reader
-		room [1]event
+	var p struct { // both have about the same life
+		st eventStream
+		rd reader
 	}
-	p.st.number, p.st.batch, p.st.plain, p.st.events = -1, batch, true, p.room[:0]
+	p.st.number, p.st.batch, p.st.plain = -1, batch, true
 	return o.carry(&p.rd, o.newStream(&p.st), 0)
 }
 

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -442,6 +445,47 @@ func TestSlowClient(t *testing.T) {
 					t.Errorf("got %d bytes: %v", got, err)
 				}
 			})
+		})
+	}
+}
+
+// What a stream has dropped is garbage, though its call goes on.
+func TestDroppedEventsAreGarbage(t *testing.T) {
+	for name, drop := range map[string]func(*httpSession, *reader){
+		"cut":  func(s *httpSession, rd *reader) { s.out.cut(rd.st) },
+		"lost": func(_ *httpSession, rd *reader) { rd.detach(false, false) },
+		"written": func(s *httpSession, rd *reader) {
+			rd.next(nil)
+			rd.written()
+			rd.next(nil)
+			s.out.evictRead()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newHTTPSession("x", caller{}, newBacklog(jsonrpc.Limits{}).join(identity.Principal{}))
+			id := jsonrpc.IntID(1)
+			rd, err := s.expect([]*jsonrpc.Message{jsonrpc.NewRequest(id, "tools/call", nil)}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.out.number(rd.st)
+			var sent []weak.Pointer[byte]
+			for range 3 {
+				m := jsonrpc.NewNotification("notifications/message", []byte(`{"data":"`+strings.Repeat("x", 1000)+`"}`))
+				m.Related = id
+				if err := s.Send(m); err != nil {
+					t.Fatal(err)
+				}
+				sent = append(sent, weak.Make(&rd.st.events[len(rd.st.events)-1].data[0]))
+			}
+			drop(s, rd)
+			runtime.GC()
+			for i, p := range sent {
+				if p.Value() != nil {
+					t.Errorf("event %d is still in memory", i+1)
+				}
+			}
+			runtime.KeepAlive(rd)
 		})
 	}
 }
