@@ -78,9 +78,6 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter) {
 	defer p.c.abandon(p)
 	waitPlain(h.alarms, p.wake, r.Context().Done(), keepAlive)
-	if r.Context().Err() != nil {
-		return
-	}
 	switch e, status, plain := p.plain(); {
 	case plain && e.refused != nil:
 		h.open.guard.writeRefused(w, r, e.refused, e.data)
@@ -88,6 +85,8 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 	case plain:
 		p.out.writeJSON(status, e.data)
 		return
+	case r.Context().Err() != nil:
+		hangUp()
 	}
 	if p.out.begin() == nil {
 		copyEvents(r.Context(), p.out, p)
@@ -96,7 +95,7 @@ func (h *modernClients) answer(w http.ResponseWriter, r *http.Request, p *waiter
 
 // conn returns the connection of a principal, and holds it. It begins one if there is none, and
 // waits for one that is ending, so that there are never two. It returns nil if there is no room for
-// one, after answering the client, or if the client has left.
+// one, after answering the client.
 func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller) *principalConn {
 	for {
 		h.mu.Lock()
@@ -118,7 +117,7 @@ func (h *modernClients) conn(w http.ResponseWriter, r *http.Request, from caller
 		select {
 		case <-c.gone:
 		case <-r.Context().Done():
-			return nil
+			hangUp()
 		}
 	}
 }

@@ -284,7 +284,7 @@ func (p *passing) end() {
 // connection got the whole body.
 func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
 	if p.r.Context().Err() != nil { // the client has left
-		return
+		hangUp()
 	}
 	phase := jsonrpc.NotSent
 	if p.out.taken.Load() {

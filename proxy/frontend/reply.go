@@ -77,6 +77,10 @@ func (r *responder) writeJSON(status int, body []byte) {
 	r.write(body) // an error means that the client has left
 }
 
+// hangUp ends the connection of a request that cannot be answered any more. net/http says that a client has left
+// when it has closed its half of the connection, too, and would answer 200 without a body.
+func hangUp() { panic(http.ErrAbortHandler) }
+
 // An alarm wakes the handler of a POST that waits for a plain response. A pool keeps alarms, because a new one
 // for each POST would be garbage at once.
 type alarm struct {

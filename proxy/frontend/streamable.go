@@ -294,15 +294,15 @@ func sessionEnded(w http.ResponseWriter) { refuse(w, http.StatusNotFound, "the s
 // came before it, and in a batch, the client gets only the error.
 func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *httpSession, rd *reader) {
 	waitPlain(h.alarms, rd.wake, nil, plainWait)
-	if r.Context().Err() != nil { // this does not cancel, but there is nowhere to send the response
+	out := newResponder(w)
+	responses, complete := rd.responses(out)
+	if r.Context().Err() != nil && (!complete || rd.st.init) { // this does not cancel, but there is nowhere to send the response
 		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id
 			s.end(errDropped, false)
 		}
-		return
+		hangUp()
 	}
-	out := newResponder(w)
-	responses, complete := rd.responses(out)
 	if !complete {
 		s.out.number(rd.st)
 	}

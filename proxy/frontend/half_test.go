@@ -1,0 +1,52 @@
+package frontend
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A client that closes its half of the connection after a request gets the answer that is there at once, or the end
+// of the connection: never a success without an answer.
+func TestHalfClosed(t *testing.T) {
+	ts := newTestServer(t, func(h *HTTP) { h.ServePrincipal = principal(echo) })
+	modern := ts.at("/mcp")
+	legacy := ts.connect("2025-06-18")
+	for name, tt := range map[string]struct {
+		request *http.Request
+		want    string
+	}{
+		"legacy":        {legacy.request(http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"echo"}`), `"id":1,"result"`},
+		"legacy, later": {legacy.request(http.MethodPost, `{"jsonrpc":"2.0","id":2,"method":"never"}`), ""},
+		"modern, later": {modern.modern("1", "never", ""), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := tt.request.Write(conn); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), tt.request)
+			if err != nil {
+				if tt.want != "" {
+					t.Error(err)
+				}
+				return
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			if tt.want == "" || !strings.Contains(string(body), tt.want) {
+				t.Errorf("%s: %q", resp.Status, body)
+			}
+		})
+	}
+}
