@@ -347,11 +347,11 @@ func (f *inFlight) state() (calls int, _ progress) {
 	return calls, f.progress
 }
 
-// atLeast reports whether n calls are in flight.
-func (f *inFlight) atLeast(n int) bool {
+// len returns the number of calls in flight.
+func (f *inFlight) len() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.calls.Len() >= n
+	return f.calls.Len()
 }
 
 // refuse records that the proxy gets a refusal, and may close the stream because of it.

@@ -175,13 +175,20 @@ func (s *stream) readStream(over func(error)) {
 	})
 }
 
-// manyCalls is the number of calls in flight from which gather has an effect.
-const manyCalls = 4
+// gather has an effect from fewCalls in flight to manyCalls.
+const (
+	fewCalls  = 4
+	manyCalls = 256
+)
 
 // gather lets the goroutines run that are about to send something to the same process: lines that are written
-// together wake it once. Alone, a call would only wait longer.
+// together wake it once. A call that is alone would only wait longer, and in a burst the queue would be full before
+// the process gets anything.
 func (s *stream) gather() {
-	if s.up.Command != nil && s.inFlight.atLeast(manyCalls) {
+	if s.up.Command == nil {
+		return
+	}
+	if n := s.inFlight.len(); n >= fewCalls && n < manyCalls {
 		runtime.Gosched()
 	}
 }
