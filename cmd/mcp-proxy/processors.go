@@ -18,13 +18,15 @@ const (
 	allBusy   = 0.9  // processors, of one
 	fewBusy   = 1.25 // of all; threads that look for something to do count as busy
 	lookEvery = 20 * time.Millisecond
-	lookFor   = 2 * time.Second // after a cycle of the collector: an idle program has none
+	lookFor   = 500 * time.Millisecond // after a cycle of the collector, and after something has waited
+	allFor    = 2 * time.Second        // after the last reason for all processors
 )
 
-// tuneProcessors sets GOMAXPROCS after the first cycle of the collector, unless the user has set it. Before that
-// cycle, a processor that goes would leave half a MiB of the runtime's tables for the memory that it used.
+// tuneProcessors sets GOMAXPROCS after the first cycle of the collector, unless the user has set it, or there are no
+// cycles. Before the first one, a processor that goes would leave half a MiB of the runtime's tables for the memory
+// that it used.
 func tuneProcessors() {
-	if os.Getenv("GOMAXPROCS") != "" || runtime.GOMAXPROCS(0) == 1 {
+	if os.Getenv("GOMAXPROCS") != "" || os.Getenv("GOGC") == "off" || runtime.GOMAXPROCS(0) == 1 {
 		return
 	}
 	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, waiting: waiting, usesAll: true}
@@ -39,10 +41,12 @@ type processors struct {
 	mu      sync.Mutex // guards the fields below
 	usesAll bool
 	mean    float64   // of what waiting has returned, above all lately
-	used    float64   // processors in the last cycle
+	used    float64   // processors in the last cycle; zero once look has seen it
 	busy    float64   // as given to begin
 	at      time.Time // of that
 	looking bool
+	until   time.Time // look goes on, unless something waits
+	needed  time.Time // when there was the last reason for all
 }
 
 // begin is called after each cycle of the collector, with the result of [busy]. It looks for a while how many
@@ -52,7 +56,7 @@ func (p *processors) begin(busy float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.used = (busy - p.busy) / now.Sub(p.at).Seconds()
-	p.busy, p.at = busy, now
+	p.busy, p.at, p.until = busy, now, now.Add(lookFor)
 	if !p.looking {
 		p.looking = true
 		time.AfterFunc(lookEvery, p.look)
@@ -60,19 +64,24 @@ func (p *processors) begin(busy float64) {
 }
 
 func (p *processors) look() {
-	n := p.waiting()
+	n, now := p.waiting(), time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mean += 0.3 * (float64(n) - p.mean)
-	switch { // after a change, used is unknown until the next cycle
+	switch {
 	case !p.usesAll && (p.mean >= manyWait || p.used >= allBusy):
-		p.usesAll, p.used = true, fewBusy
+		p.usesAll, p.needed = true, now
 		p.all()
-	case p.usesAll && p.mean < fewWait && p.used < fewBusy:
-		p.usesAll, p.used = false, 0
+	case p.usesAll && (p.mean >= fewWait || p.used >= fewBusy):
+		p.needed = now
+	case p.usesAll && now.Sub(p.needed) >= allFor:
+		p.usesAll = false
 		p.one()
 	}
-	if p.looking = p.usesAll || time.Since(p.at) < lookFor; p.looking {
+	if p.used = 0; n > 0 {
+		p.until = now.Add(lookFor)
+	}
+	if p.looking = p.usesAll || now.Before(p.until); p.looking {
 		time.AfterFunc(lookEvery, p.look)
 	}
 }

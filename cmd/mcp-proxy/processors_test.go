@@ -11,7 +11,7 @@ import (
 )
 
 // The program uses one processor, all of them while many goroutines wait or one is busy all the time, and one again.
-// It looks only for a while after a cycle.
+// It looks only for a while after a cycle, and after something has waited.
 func TestProcessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wait, looks atomic.Int64
@@ -39,25 +39,26 @@ func TestProcessors(t *testing.T) {
 		}
 		becomes(50, time.Hour, "")
 		cycle(0)
-		becomes(3, lookFor/2, "")
+		becomes(3, time.Hour, "")
 		cycle(0.8)
 		becomes(20, 5*lookEvery, "all")
 		becomes(20, time.Hour, "")
 		cycle(1.9)
-		becomes(0, time.Second, "") // it may be a moment without calls
+		becomes(0, allFor/2, "") // it may be a moment without calls
 		cycle(1.9)
-		becomes(3, time.Second, "")
+		becomes(1, allFor/2, "")
 		cycle(0.1)
-		becomes(3, time.Second, "")
-		becomes(0, time.Second, "one")
+		becomes(3, time.Hour, "")
+		becomes(1, allFor+time.Second, "one")
 
 		cycle(0.95)
 		becomes(1, time.Second, "all")
 		cycle(1.8)
-		becomes(1, time.Second, "")
-		cycle(1.2)
-		becomes(1, time.Second, "one")
-		becomes(1, lookFor, "")
+		becomes(0, allFor/2, "")
+		cycle(1.3)
+		becomes(0, allFor/2, "")
+		becomes(0, allFor, "one") // no cycle came
+		becomes(0, lookFor, "")
 
 		looks.Store(0)
 		if becomes(50, time.Hour, ""); looks.Load() != 0 {
