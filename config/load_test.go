@@ -251,7 +251,7 @@ func TestLayersMistakes(t *testing.T) {
 	t.Setenv("MCP_PROXY_INSECURE", "perhaps")
 	got := problems(t, Options{File: file, Listen: []string{"nowhere"}})
 	want := `mcp-proxy.yaml: drain: must be a duration such as 500ms, 30s or 5m, not "soon"
---listen: must be HOST:PORT or unix:///path, not "nowhere"
+--listen: must be HOST:PORT (a port is at most 65535) or unix:///path, not "nowhere"
 MCP_PROXY_INSECURE: must be true or false, not "perhaps"
 MCP_PROXY_SESSION_IDLE: must be a duration above zero such as 500ms, 30s or 5m, not "long"
 MCP_PROXY_PREFIX: must be auto, always or never, not "maybe"

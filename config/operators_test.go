@@ -15,7 +15,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("by default admin is %+v", a)
 	}
 	for text, want := range map[string]string{
-		"admin: {listen: [nowhere]}\n":                         "mcp-proxy.yaml: admin.listen[0]: must be HOST:PORT or unix:///path, not \"nowhere\"\n",
+		"admin: {listen: [nowhere]}\n":                         "mcp-proxy.yaml: admin.listen[0]: must be HOST:PORT (a port is at most 65535) or unix:///path, not \"nowhere\"\n",
 		"admin: {tokenfile: t}\n":                              "mcp-proxy.yaml: admin.tokenfile: unknown key; it is written tokenFile\n",
 		"admin: {tokenFile: t}\n":                              "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
 		"admin: {listen: [\"unix:///run/a\"], tokenFile: t}\n": "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",

@@ -55,7 +55,7 @@ var rules = map[string]rule{
 	"rate":     {what: "a rate such as 10/s, 600/m or 1000/h", kinds: tree.Text, parse: parseRate},
 	"fraction": {what: "a number from 0 to 1 such as 0.1", kinds: tree.Number, parse: parseFraction},
 
-	"address":     {what: "HOST:PORT or unix:///path", kinds: tree.Text, parse: check(isAddress)},
+	"address":     {what: "HOST:PORT (a port is at most 65535) or unix:///path", kinds: tree.Text, parse: check(isAddress)},
 	"twoPorts":    {what: "HOST:PORT with a port from 1 to 65534 (links use the next one)", kinds: tree.Text, parse: check(isClusterAddress)},
 	"member":      {what: "HOST or HOST:PORT", kinds: tree.Text, parse: check(isMember)},
 	"host":        {what: `a host, HOST:PORT or "*"`, kinds: tree.Text, parse: check(isAllowedHost)},

@@ -230,8 +230,10 @@ func (c *adminClient) open(ctx context.Context, path string) (*http.Response, er
 func (c *adminClient) refused(path string, status int, body string) error {
 	why, _, _ := strings.Cut(strings.TrimSpace(body), "\n")
 	switch {
+	case status == http.StatusNotFound && (why == "" || why == "404 page not found"): // the text of net/http
+		return fmt.Errorf("there is no %s: the process is of an older version", path)
 	case status == http.StatusNotFound:
-		return fmt.Errorf("there is no %s: %s", path, cmp.Or(why, "the process is of an older version"))
+		return errors.New(why)
 	case status == http.StatusUnauthorized && c.token == "":
 		return fmt.Errorf("%s; give it with --admin-token-file", why)
 	}

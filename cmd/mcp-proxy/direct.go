@@ -137,11 +137,11 @@ func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
 	if hint != "" {
 		hint = ": " + hint
 	}
-	if at.Path == "" || at.Path == "/" {
-		path := "/mcp"
-		if strings.HasPrefix(at.Scheme, "ws") {
-			path = "/ws"
-		}
+	path := "/mcp"
+	if strings.HasPrefix(at.Scheme, "ws") {
+		path = "/ws"
+	}
+	if !strings.Contains(at.Path, path) && (status == http.StatusNotFound || path == "/ws" || strings.Trim(at.Path, "/") == "") {
 		hint += "; try " + at.Scheme + "://" + at.Host + path
 	}
 	return hint

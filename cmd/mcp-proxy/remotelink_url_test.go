@@ -94,7 +94,9 @@ upstreams:
 		{"call quick__ecoh --url URL/mcp", `there is no tool "quick__ecoh"; did you mean quick__echo?`},
 		{"tools URL", host + " answered with HTTP 404; try " + url + "/mcp"},
 		{"call quick__echo --url URL/", host + " answered with HTTP 404; try " + url + "/mcp"},
-		{"tools URL/mcp/quik", host + " answered with HTTP 404: Invalid request: no such upstream; there are quick, crashes, closed"},
+		{"tools URL/mpc", host + " answered with HTTP 404; try " + url + "/mcp"},
+		{"tools ws://" + host + "/mcp", host + " answered with HTTP 400; try ws://" + host + "/ws"},
+		{"tools URL/mcp/quik", host + " answered with HTTP 404: Invalid request: no such upstream; there are quick, crashes, closed\n"},
 		{"tools http://127.0.0.1:1/mcp", "127.0.0.1:1 is unreachable: connection refused"},
 	} {
 		text, code := command(t, nil, strings.Fields(strings.Replace(tt.args, "URL", url, 1))...)

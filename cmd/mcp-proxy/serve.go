@@ -76,7 +76,7 @@ func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 	}
 	addresses, err := p.Listen()
 	if err != nil {
-		return &runError{inUse(err)}
+		return &runError{cannotListen(err)}
 	}
 	return s.run(ctx, p, n, s.cfg.ShutdownGrace, func() {
 		secured := s.cfg.TLS != (config.ListenTLS{})
@@ -178,7 +178,7 @@ func runHost(ctx context.Context, s *start, at config.HostLink) error {
 	}
 	url, err := h.Listen()
 	if err != nil {
-		return &runError{inUse(err)}
+		return &runError{cannotListen(err)}
 	}
 	return s.run(ctx, h, n, 2500*time.Millisecond, func() {
 		if !n.hosts(url, at.Dial) && url != "" {

@@ -12,12 +12,15 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -76,6 +79,9 @@ func runTap(cmd *cobra.Command, ask *adminFlags, record string) error {
 		return err
 	}
 	defer resp.Body.Close()
+	if name, _ := cmd.Flags().GetString("upstream"); name != "" && !strings.ContainsAny(name, `*?[\`) {
+		c.warnUnknown(ctx, name)
+	}
 	if stdout.isTerminal() && !ask.json {
 		err = printMessages(stdout, resp.Body)
 	} else {
@@ -85,6 +91,21 @@ func runTap(cmd *cobra.Command, ask *adminFlags, record string) error {
 		return nil
 	}
 	return &runError{err}
+}
+
+// warnUnknown tells if the process has no upstream of that name. It may get one later.
+func (c *adminClient) warnUnknown(ctx context.Context, name string) {
+	var now proxy.Snapshot
+	if c.getJSON(ctx, "/status", &now) != nil {
+		return
+	}
+	var names []string
+	for _, t := range now.Traffic {
+		names = append(names, t.Upstream)
+	}
+	if !slices.Contains(names, name) {
+		fmt.Fprintf(stderr, "there is no upstream %q now%s\n", name, config.DidYouMean(name, names))
+	}
 }
 
 // tapPath is the path with the query that the flags make.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("unknown command %q%s", args[0], config.DidYouMean(args[0], names))
+	return fmt.Errorf("unknown command %q%s", args[0], cmp.Or(config.DidYouMean(args[0], names), "; mcp-proxy help lists all"))
 }
 
 // unknownFlag adds a hint to the error of a flag that could not be parsed. If flags follow a
@@ -61,6 +62,9 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	word := unknown.GetSpecifiedName()
 	if letters := unknown.GetSpecifiedShortnames(); letters != "" { // -listen
 		word = letters
+	}
+	if word == "url" && cmd.Flags().Lookup("admin") != nil {
+		return fmt.Errorf("%w: %s asks a process that runs here; --admin chooses which", err, cmd.Name())
 	}
 	if hint := wishes[word]; hint != "" {
 		return fmt.Errorf("%w: %s", err, hint)
@@ -197,11 +201,14 @@ func failedBy(err error) error {
 	return &runError{err}
 }
 
-// inUse adds advice to the error of listening at an address that another program uses.
-func inUse(err error) error {
+// cannotListen adds advice to the error of listening at an address.
+func cannotListen(err error) error {
 	const windows = syscall.Errno(10048) // WSAEADDRINUSE
-	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows) {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows):
 		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+	case errors.Is(err, syscall.ENOENT):
+		return fmt.Errorf("%w: the directory of the socket must exist", err)
 	}
 	return err
 }

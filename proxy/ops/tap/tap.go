@@ -1,6 +1,7 @@
 package tap
 
 import (
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -33,7 +34,7 @@ type Options struct {
 func (o *Options) Check() error {
 	for _, g := range []string{o.Session, o.Upstream, o.Client, o.Method, o.Tool} {
 		if err := glob.Check(g); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", strconv.Quote(g), err)
 		}
 	}
 	return nil
