@@ -19,7 +19,7 @@ const (
 	fewBusy   = 1.25 // of all; threads that look for something to do count as busy
 	lookEvery = 20 * time.Millisecond
 	lookFor   = 500 * time.Millisecond // after a cycle of the collector, and after something has waited
-	allFor    = 2 * time.Second        // after the last reason for all processors
+	allFor    = 500 * time.Millisecond // after the last reason for all processors
 )
 
 // tuneProcessors sets GOMAXPROCS after the first cycle of the collector, unless the user has set it, or there are no

@@ -52,7 +52,7 @@ func TestProcessors(t *testing.T) {
 		becomes(1, allFor+time.Second, "one")
 
 		cycle(0.95)
-		becomes(1, time.Second, "all")
+		becomes(1, allFor/2, "all")
 		cycle(1.8)
 		becomes(0, allFor/2, "")
 		cycle(1.3)
