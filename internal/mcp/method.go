@@ -262,6 +262,12 @@ func (row *Method) In(e Era) bool {
 // IsRequestOf reports whether the method is known, and a request that side sends.
 func (row *Method) IsRequestOf(side Side) bool { return row.From&side != 0 && !row.notifies }
 
+// IsNotification reports whether the method is known, and a notification.
+func (row *Method) IsNotification() bool { return row.notifies }
+
+// IsRequest reports whether the method is known, and a request.
+func (row *Method) IsRequest() bool { return row.Name != "" && !row.notifies }
+
 // OfExtension reports whether an extension defines the method, in the same way for both eras.
 func (row *Method) OfExtension() bool { return row.Eras == extension }
 

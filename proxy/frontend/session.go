@@ -135,7 +135,7 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 			}
 			return err
 		}
-		if m.Method == mcp.MethodCancelled && !s.sse {
+		if m.Method == mcp.MethodCancelled && m.IsNotification() && !s.sse {
 			s.cancelledLocked(m)
 		}
 		s.noteLocked(m)

@@ -94,6 +94,10 @@ func (s *session) handleLegacy(u *upstreamConn, in incoming) {
 // belong to a request.
 func (s *session) extensionSaid(u *upstreamConn, in incoming) {
 	n := mcp.Read(in.m)
+	if n.Method.IsRequest() {
+		s.drop("a request without an id", in.m)
+		return
+	}
 	c := callOf(in.of)
 	id, names := n.Named()
 	if number, _ := id.Int(); names && (id.IsZero() || number <= u.minted.Load()) { // else it is the upstream's own

@@ -17,6 +17,10 @@ func (s *session) notified(m *jsonrpc.Message) {
 		return
 	}
 	n := mcp.Read(m)
+	if n.Method.IsRequest() { // nobody would answer it, nor look at policies and the filter of tools
+		s.drop("a request without an id", m)
+		return
+	}
 	era := s.eraOf(n)
 	if era == mcp.Modern { // which defines no others
 		s.extensionNotified(era, m)

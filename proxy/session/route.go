@@ -86,8 +86,9 @@ func (s *session) request(pr *peer.Request) {
 	}
 }
 
-// route calls the handler of a request. A request without a handler is of an extension. A method that the modern era has removed is sent to nobody, even if an upstream
-// knows it.
+// route calls the handler of a request. A request without a handler is of an extension. A method that the modern era
+// has removed is sent to nobody, even if an upstream knows it, nor is a request with the name of a notification: some
+// servers act on the name alone, and what it names by its id could belong to anybody.
 func (s *session) route(r *request) *jsonrpc.Error {
 	row := r.notes.Method
 	known := row.IsRequestOf(mcp.FromClient)
@@ -101,7 +102,7 @@ func (s *session) route(r *request) *jsonrpc.Error {
 	switch {
 	case handle != nil:
 		return handle(s, r)
-	case !removed && (row.Name == "" || r.upstreams.only() != nil):
+	case !removed && !row.IsNotification() && (row.Name == "" || r.upstreams.only() != nil):
 		return s.toExtension(r)
 	}
 	return jsonrpc.MethodNotFound(r.Method)

@@ -18,6 +18,8 @@ func (u *upstreamConn) asked(a *attempt, r *peer.Request) {
 		u.client.drop("request from an upstream of the modern era", in.m)
 	case r.Method == mcp.MethodPing:
 		r.Respond(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+	case mcp.MethodOf(r.Method).IsNotification(): // as in route
+		r.Fail(jsonrpc.MethodNotFound(r.Method))
 	case !u.hold(in):
 		u.client.handle(u, in)
 	}
