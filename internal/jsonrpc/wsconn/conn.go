@@ -52,8 +52,9 @@ type Conn struct {
 	slots    jsonrpc.Slots // nil for no bound
 	within   time.Duration
 	ping     time.Duration
-	timer    *time.Timer // runs tick, which alone uses watchdog
+	timer    *time.Timer // runs tick, which alone uses watchdog and sending
 	watchdog jsonrpc.Watchdog
+	sending  time.Time // when the last tick was that found a Send in progress
 	opened   time.Time
 
 	heard atomic.Int64 // when the peer last sent something, in nanoseconds after opened
@@ -198,21 +199,27 @@ func (c *Conn) onClose(code int, _ string) error {
 	return nil
 }
 
-// tick pings the peer, or ends the connection if the peer is silent.
+// tick pings the peer, or ends the connection if the peer is silent. While a Send is in progress there is no ping to
+// answer, and the deadline of the write counts.
 func (c *Conn) tick() {
 	if c.err() != nil {
 		return
 	}
-	now := time.Now()
-	wait := c.watchdog.Look(now, now.Sub(c.opened)-time.Duration(c.heard.Load()))
+	now, free := time.Now(), c.writing.TryLock()
+	if !free {
+		c.sending = now
+	}
+	wait := c.watchdog.Look(now, min(now.Sub(c.opened)-time.Duration(c.heard.Load()), now.Sub(c.sending)))
+	if free {
+		if wait > 0 {
+			c.write(c.appendFrame(nil, websocket.PingMessage, nil))
+		}
+		c.doneWriting()
+	}
 	if wait == 0 {
 		c.end(ErrSilent)
 		c.abort()
 		return
-	}
-	if c.writing.TryLock() { // else a Send is in progress, which has its own deadline
-		c.write(c.appendFrame(nil, websocket.PingMessage, nil))
-		c.doneWriting()
 	}
 	c.timer.Reset(wait)
 	if c.err() != nil { // Close may have stopped the timer just before

@@ -374,6 +374,22 @@ func TestConnAfterAStop(t *testing.T) {
 	}
 }
 
+// A client that reads slowly gets no ping while something is sent to it, and so cannot answer one.
+func TestConnSlowClient(t *testing.T) {
+	_, c := newWSServer(t, Config{Ping: time.Hour}).dial()
+	conn := c.(*Conn)
+	blocked := fill(t, c)
+	conn.heard.Store(int64(-9 * time.Hour))
+	for range 3 {
+		conn.tick()
+		if err := conn.err(); err != nil {
+			t.Fatal("it was given up:", err)
+		}
+	}
+	c.Close()
+	<-blocked
+}
+
 func TestConnLivingClient(t *testing.T) {
 	t.Parallel()
 	client, c := newWSServer(t, Config{Ping: 500 * time.Millisecond}).dial()
