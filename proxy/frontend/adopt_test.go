@@ -209,6 +209,7 @@ func TestStoodStill(t *testing.T) {
 	a := f["a"]
 	open := client.send(client.request("POST", fmt.Sprintf(call, 5)))
 	conntest.Recv(t, old)
+	stream := newEvents(t, conntest.Await(t, "the open call", open))
 	for _, r := range f {
 		if r != a {
 			r.sees("a", Gone)
@@ -227,7 +228,6 @@ func TestStoodStill(t *testing.T) {
 	p.mu.Unlock()
 	client.calls(t, 21, func() jsonrpc.Conn { return conn })
 	wantRecvEnds(t, old, errMoved)
-	stream := newEvents(t, conntest.Await(t, "the open call", open))
 	ev := stream.one()
 	if len(ev.Data) == 0 {
 		ev = stream.one()

@@ -194,7 +194,8 @@ type feed interface {
 }
 
 // copyEvents sends the events of f until f ends, the client leaves, or ctx ends. It sends comments
-// while there are no events.
+// while there are no events. If ctx ends because the client has left or closed its half, the response must not
+// look complete.
 func copyEvents(ctx context.Context, out *responder, f feed) {
 	idle := time.NewTicker(keepAlive)
 	defer idle.Stop()
@@ -216,6 +217,9 @@ func copyEvents(ctx context.Context, out *responder, f feed) {
 				return
 			}
 		case <-ctx.Done():
+			if proofEnd(ctx) == nil {
+				hangUp()
+			}
 			return
 		}
 	}

@@ -50,3 +50,28 @@ func TestHalfClosed(t *testing.T) {
 		})
 	}
 }
+
+// Nor does an event stream that began before look complete.
+func TestHalfClosedStream(t *testing.T) {
+	ts := newTestServer(t, nil)
+	request := ts.connect("2025-06-18").request(http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"never"}`)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(ts.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := request.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(resp.Body); err == nil {
+		t.Errorf("a complete response: %q", body)
+	}
+}

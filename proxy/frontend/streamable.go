@@ -296,7 +296,7 @@ func (h *streamable) answer(w http.ResponseWriter, r *http.Request, s *httpSessi
 	waitPlain(h.alarms, rd.wake, nil, plainWait)
 	out := newResponder(w)
 	responses, complete := rd.responses(out)
-	if r.Context().Err() != nil && (!complete || rd.st.init) { // this does not cancel, but there is nowhere to send the response
+	if r.Context().Err() != nil && (len(responses) == 0 || rd.st.init) { // this does not cancel, but there is nowhere to send the response
 		rd.detach(false, false)
 		if rd.st.init { // nobody knows the session's id
 			s.end(errDropped, false)
