@@ -278,11 +278,15 @@ func TestD15_Drain(t *testing.T) {
 
 // D04, D15: a server with a call has time to clear up between the end of stdin and SIGTERM, as
 // one without has: its whole stopGrace with serve, and with stdio what the client's program
-// leaves.
+// leaves. A terminal that is closed ends stdio in the same way.
 func TestD15_BusyServerClearsUp(t *testing.T) {
 	t.Parallel()
-	for command, clears := range map[string]string{"serve": "1s", "stdio": "300ms"} {
-		t.Run(command, func(t *testing.T) {
+	for _, tt := range []struct {
+		command, clears string
+		signal          syscall.Signal
+	}{{"serve", "1s", syscall.SIGTERM}, {"stdio", "300ms", syscall.SIGTERM}, {"stdio", "300ms", syscall.SIGHUP}} {
+		command, clears := tt.command, tt.clears
+		t.Run(command+" "+tt.signal.String(), func(t *testing.T) {
 			record := filepath.Join(t.TempDir(), "record")
 			env := []string{"FAKE_LOG=" + record, "FAKE_CLEARS=" + clears, "MCP_PROXY_SHUTDOWN_GRACE=2600ms"}
 			var p *program
@@ -295,7 +299,7 @@ func TestD15_BusyServerClearsUp(t *testing.T) {
 				s.connect().call(1, "hang")
 			}
 			eventually(t, "the call", func() bool { return countPart(notedIn(record), `"hang"`) == 1 })
-			p.cmd.Process.Signal(syscall.SIGTERM)
+			p.cmd.Process.Signal(tt.signal)
 			if err := p.cmd.Wait(); err != nil {
 				t.Errorf("exit: %v\n%s", err, p.log)
 			}

@@ -116,9 +116,14 @@ func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced 
 // signal the process group, and that must not force the end.
 const together = 300 * time.Millisecond
 
-// untilSignal returns a context that SIGINT and SIGTERM cancel, for commands that end at the first of them.
+// untilSignal returns a context that SIGINT and SIGTERM cancel, and SIGHUP unless it is ignored, for commands that
+// end at the first of them.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	which := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		which = append(which, syscall.SIGHUP)
+	}
+	return signal.NotifyContext(ctx, which...)
 }
 
 // meaningOfHangUp reports what SIGHUP asks for: with a terminal on stdin the terminal was closed, without one an
