@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -201,4 +202,29 @@ func TestSessionGoneSettings(t *testing.T) {
 			l.lasts(tt.want, tt.cause)
 		})
 	}
+}
+
+// A question that comes before its POST is given up is asked on the GET stream, as a later one would be.
+func TestQuestionOfADroppedPOST(t *testing.T) {
+	inLeaving(t, nil, func(l *leaving) {
+		ev := newEvents(l.t, l.get())
+		ctx, leave := context.WithCancel(l.t.Context())
+		l.send(l.request(http.MethodPost, `{"jsonrpc":"2.0","id":7,"method":"slow"}`).WithContext(ctx))
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		question := jsonrpc.NewRequest(jsonrpc.IntID(70), "roots/list", nil)
+		question.Related = jsonrpc.IntID(7)
+		if err := l.conn.Send(question); err != nil {
+			l.t.Fatal(err)
+		}
+		for {
+			e := ev.one()
+			if len(e.Data) == 0 {
+				continue
+			}
+			wantText(l.t, e.message(l.t), `{"jsonrpc":"2.0","id":70,"method":"roots/list"}`)
+			return
+		}
+	})
 }

@@ -427,7 +427,30 @@ func (rd *reader) detach(resumable, ours bool) {
 		o.keepTo(st, st.lastEvent())
 		o.forget(st)
 	} else {
+		questions := o.takeQuestions(st)
 		o.lose(st)
+		for _, q := range questions {
+			if o.standalone.backlog.room(len(q.data)) {
+				o.push(o.standalone, q)
+			} else {
+				o.drop(q)
+			}
+		}
 	}
 	o.room.Broadcast()
+}
+
+// takeQuestions returns the questions on a stream that nobody has read, for another stream: the client may be there
+// and answer them. The stream keeps their data until it is lost.
+func (o *eventStreams) takeQuestions(st *eventStream) (questions []event) {
+	if o.closed {
+		return nil
+	}
+	for i, e := range st.events {
+		if !e.response && !e.id.IsZero() {
+			questions = append(questions, e)
+			st.events[i].id = jsonrpc.ID{} // else it would be refused
+		}
+	}
+	return questions
 }
