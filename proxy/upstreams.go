@@ -56,7 +56,8 @@ func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.U
 func remoteOf(u config.Upstream, limits jsonrpc.Limits, log *slog.Logger) *remote.Server {
 	return &remote.Server{
 		Name: u.Name, URL: u.URL, SSE: u.Type == "sse", Headers: u.Headers, HeadersFrom: u.HeadersFrom, Forward: targetsOf(u),
-		MaxConcurrent: u.MaxConcurrent, WriteTimeout: u.WriteTimeout, StopGrace: u.StopGrace, Limits: limits, Log: log,
+		MaxConcurrent: u.MaxConcurrent, WriteTimeout: u.WriteTimeout, StartTimeout: u.StartTimeout, StopGrace: u.StopGrace,
+		Limits: limits, Log: log,
 	}
 }
 

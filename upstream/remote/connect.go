@@ -16,6 +16,10 @@ const (
 	maxIdleConns   = 256       // kept for reuse
 	maxRedirects   = 5
 
+	// pingAfter is the silence on an HTTP/2 connection after which a ping is sent, and the time for its answer. A
+	// connection that is dead without an error would keep all requests to the server.
+	pingAfter = 15 * time.Second
+
 	// writeChunk is how much must be written within the write timeout.
 	writeChunk = 64 << 10
 )
@@ -39,7 +43,7 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 		IdleConnTimeout:        idleTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		ForceAttemptHTTP2:      true,
-		HTTP2:                  &http.HTTP2Config{WriteByteTimeout: writeTimeout},
+		HTTP2:                  &http.HTTP2Config{WriteByteTimeout: writeTimeout, SendPingTimeout: pingAfter, PingTimeout: pingAfter},
 	}
 	if config != nil {
 		t.TLSClientConfig = config.Clone()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
@@ -68,8 +69,8 @@ func (e *events) next() (event, error) {
 	for {
 		blank, err := e.more()
 		switch {
-		case err == io.EOF && len(e.buf) > 0 && !e.skip: // some servers omit the last blank line
-			return e.parse(), nil
+		case err == io.EOF && len(e.buf) > 0 && !e.skip:
+			return e.unfinished()
 		case err != nil:
 			return event{}, err
 		case e.unsaid:
@@ -82,6 +83,17 @@ func (e *events) next() (event, error) {
 			return e.parse(), nil
 		}
 	}
+}
+
+// unfinished returns the event that the stream ended in, if it has a whole message: some servers omit the last blank
+// line. Else the stream was cut off there, and the event comes again when it is resumed (HTML, "Interpreting an event
+// stream": an incomplete event is discarded). Its id may have been cut off in either case.
+func (e *events) unfinished() (event, error) {
+	ev := e.parse()
+	if ev.kind != "" || !json.Valid([]byte(ev.data)) {
+		return event{}, io.EOF
+	}
+	return event{data: ev.data}, nil
 }
 
 // more reads buffered bytes, at most to the end of a line. It reports whether that was a

@@ -272,7 +272,9 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	next := s.newEndpoint(s.t.url)
 	greeted := make(chan struct{})
 	hear := func() *eventListener { return s.hear(next, greeted) }
-	news, err := meet(s.work, s.t, next, &s.history, hear, s.passer(next))
+	ctx, cancel := context.WithTimeout(s.work, s.t.startTimeout)
+	defer cancel()
+	news, err := meet(ctx, s.t, next, &s.history, hear, s.passer(next))
 	s.endpoints.renewed(r, next, err)
 	if err != nil {
 		next.cancel()

@@ -42,6 +42,7 @@ type Server struct {
 	TLS           *tls.Config    // nil: the system's roots
 	MaxConcurrent int            // HTTP requests in flight, of all sessions together, except subscriptions; zero: no bound
 	WriteTimeout  time.Duration  // of writing without progress; zero means 60 s
+	StartTimeout  time.Duration  // of a new session in place of one that the server has forgotten; zero means 30 s
 	StopGrace     time.Duration  // of closing a session; zero means 2 s
 	Limits        jsonrpc.Limits // of one message from the server
 	Log           *slog.Logger   // nil discards
@@ -67,7 +68,7 @@ func (s *Server) prepare() *transport {
 		s.transport = &transport{
 			name: s.Name, url: s.URL, sse: s.SSE, tls: s.TLS, limits: s.Limits,
 			headers: newHeaders(s.Headers, s.HeadersFrom), forward: s.Forward, credentials: s.Credentials,
-			writeTimeout: timeout, stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
+			writeTimeout: timeout, startTimeout: cmp.Or(s.StartTimeout, 30*time.Second), stopGrace: cmp.Or(s.StopGrace, 2*time.Second),
 			client: newClient(s.TLS, timeout), failures: failureLog{log: log.With("upstream", s.Name), name: s.Name, tell: s.Happened},
 		}
 		if s.MaxConcurrent > 0 {

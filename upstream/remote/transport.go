@@ -44,6 +44,7 @@ type transport struct {
 	credentials  Credentials // nil: none
 	limits       jsonrpc.Limits
 	writeTimeout time.Duration
+	startTimeout time.Duration
 	stopGrace    time.Duration
 	slots        *semaphore.Weighted // of requests in flight, of all sessions; nil: no bound
 
