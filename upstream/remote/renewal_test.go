@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -294,4 +295,28 @@ func TestD34_BadRequest(t *testing.T) {
 			t.Errorf("server has seen %s", seen)
 		}
 	}
+}
+
+// TestD34_SilentInitialize: a server that does not answer initialize has startTimeout, and the next call tries again.
+func TestD34_SilentInitialize(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := server(t, f.URL)
+		s.StartTimeout = 2 * time.Second
+		c := shaken(t, f.reach(s))
+		f.forget()
+		f.handle("initialize", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		began := time.Now()
+		c.request(1, "tools/call", "{}")
+		wantError(t, c.recv(), 1, jsonrpc.ReasonClosed, "HTTP 404", jsonrpc.InFlight)
+		if took := time.Since(began); took != s.StartTimeout {
+			t.Errorf("it took %v", took)
+		}
+		f.handle("initialize", nil)
+		c.request(2, "tools/call", "{}")
+		m := c.recv()
+		for ; !m.IsResponse(); m = c.recv() {
+		}
+		wantResult(t, m, 2, `{}`)
+		c.close()
+	})
 }
