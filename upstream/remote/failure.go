@@ -48,6 +48,12 @@ func (f *failure) mayPass() bool {
 	return f.cause.Kind == jsonrpc.KindUnreachable && f.phase == jsonrpc.NotSent && f.status == 0 && !f.fixed
 }
 
+// passing reports whether the server may accept the same request soon: it is overloaded, or the connection broke off.
+func (f *failure) passing() bool {
+	busy := f.status == http.StatusTooManyRequests || f.status >= 500 && f.status != http.StatusNotImplemented
+	return !f.fixed && (f.status == 0 || busy)
+}
+
 // answer returns the error that answers the request id.
 func (f *failure) answer(upstream string, id jsonrpc.ID) *jsonrpc.Message {
 	if f.cause == jsonrpc.CauseInvalidResponse {

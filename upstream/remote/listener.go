@@ -150,7 +150,7 @@ func (l *eventListener) run() {
 			case <-ctx.Done():
 				return
 			}
-		case !worked || status == http.StatusMethodNotAllowed:
+		case !worked && (status == 0 || !refused(status).passing()) || status == http.StatusMethodNotAllowed:
 			l.t.failures.log.Debug("upstream offers no stream outside calls", "status", status)
 			return
 		case status == http.StatusNotFound && l.at.id != "": // calls would notice only when they are posted

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -203,5 +204,25 @@ func TestCloseBeforeTheServerIsHeard(t *testing.T) {
 		if want := []string{"initialize", "notifications/initialized", "notifications/n", "DELETE session-1"}; !slices.Equal(seen, want) {
 			t.Errorf("server has seen %q, want %q", seen, want)
 		}
+	})
+}
+
+// A server that is too busy for the first GET is asked again.
+func TestListenAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		var gets atomic.Int64
+		f.get = func(w http.ResponseWriter, r *http.Request) {
+			if gets.Add(1) < 4 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			stream(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\n")
+			block(r)
+		}
+		c := connect(t, f)
+		if m := c.recv(); m.Method != "notifications/x" {
+			t.Errorf("got %s", m.Append(nil))
+		}
+		c.close()
 	})
 }

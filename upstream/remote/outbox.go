@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 const (
@@ -25,8 +26,7 @@ const (
 	// answers with JSON begins only when it has the result.
 	acceptTime = 100 * time.Millisecond
 
-	// A message for which there was no connection is posted again after firstRetry, after twice that, and so on up to
-	// lastRetry.
+	// A message is posted again after firstRetry, after twice that, and so on up to lastRetry.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 1600 * time.Millisecond
 
@@ -119,12 +119,14 @@ func (o *outbox) postOne(t outgoing) {
 }
 
 // deliver posts a message, again if it was not sent: a call would wait forever for an answer that is
-// lost. It reports whether the server accepted or refused it within talkTimeout.
+// lost. For the same reason it posts an answer again that the server may have got, and initialized, which both count
+// once. It reports whether the server accepted or refused it within talkTimeout.
 func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	ctx, cancel := context.WithTimeout(o.hurry, talkTimeout)
 	defer cancel()
 	f := o.post(ctx, m)
-	for pause := firstRetry; f != nil && f.mayPass() && pause <= lastRetry && rest(ctx, pause); pause *= 2 {
+	once := m.IsResponse() || m.Method == mcp.MethodInitialized
+	for pause := firstRetry; f != nil && (f.mayPass() || once && f.passing()) && pause <= lastRetry && rest(ctx, pause); pause *= 2 {
 		f = o.post(ctx, m)
 	}
 	if f == nil {

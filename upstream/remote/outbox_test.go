@@ -1,8 +1,13 @@
 package remote
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,4 +56,34 @@ func TestOutboxPostsAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An answer to the server, and initialized, are posted again when the server could not take them, since they count
+// only once. Other notifications are not.
+func TestPostedAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		var refused sync.Map
+		f.any = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPost {
+				return false
+			}
+			text, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(text))
+			m, _ := jsonrpc.Decode(text)
+			if _, again := refused.LoadOrStore(m.Method, true); again || m.IsRequest() {
+				return false
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}
+		c := connect(t, f)
+		f.await("notifications/initialized", 1)
+		c.notify("notifications/progress", `{"progressToken":1,"progress":1}`)
+		c.send(jsonrpc.NewResult(jsonrpc.IntID(9), raw("{}")))
+		f.await("response 9", 1)
+		c.close()
+		if slices.Contains(f.all(), "notifications/progress") {
+			t.Error("progress was posted again")
+		}
+	})
 }
