@@ -74,6 +74,9 @@ func (l *relay) count(n int) {
 	l.some = true
 }
 
+// passAlone is for how long a request of a session is passed on without its client.
+const passAlone = time.Second
+
 const (
 	ownerAway = "the replica that has the session cannot be reached"
 	ownerLost = "the replica did not get the request"
@@ -147,7 +150,8 @@ func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Id
 }
 
 // pass sends a request through via and answers it with the response. It ends with the client, and
-// when this replica stops. The body is read first, within the bounds of all bodies, so that its
+// when this replica stops; a request of a session, which does not end with its connection, only a moment after that:
+// a client that leaves may have sent a cancellation or DELETE just before. The body is read first, within the bounds of all bodies, so that its
 // requests can be answered if the other replica fails.
 func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Identity, via http.RoundTripper, id string) {
 	p := &passing{
@@ -157,9 +161,16 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	p.held = streamBacklog{of: l.open.backlog.join(who.Principal), cut: p.cut}
 	defer l.open.backlog.leave(who.Principal)
 	defer p.end()
-	ctx, cancel := context.WithCancelCause(r.Context())
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
 	defer cancel(nil)
 	defer context.AfterFunc(l.open.ctx, func() { cancel(errStopped) })()
+	defer context.AfterFunc(r.Context(), func() {
+		if id == "" {
+			cancel(context.Canceled)
+		} else {
+			time.AfterFunc(passAlone, func() { cancel(context.Canceled) })
+		}
+	})()
 	in := r.WithContext(ctx)
 	in.Body, in.ContentLength, in.TransferEncoding = http.NoBody, 0, nil
 	if r.Method == http.MethodPost {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -398,4 +399,23 @@ func TestDrainPassesOn(t *testing.T) {
 	const modernLost = `{"code":-32603,"message":"Connection closed: link lost","data":{"reason":"connection_closed","cause":"link lost","phase":"not_sent","retryable":true,"event":"k3v9x2ma"}}`
 	wantBody(t, modern(), 200, `{"jsonrpc":"2.0","id":1,"error":`+modernLost+`}`)
 	wantBody(t, a.at("/mcp").post(initialize), 200, `{"jsonrpc":"2.0","id":"init","error":`+lostBefore+`}`)
+}
+
+// TestLeavesAtOnce: what a client has sent takes effect also through another replica, if it closes the connection
+// right afterwards.
+func TestLeavesAtOnce(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	for range 20 {
+		c, conn := f["a"].connectManual("2025-11-25")
+		c = c.through(f["b"])
+		client, err := net.Dial("tcp", strings.TrimPrefix(f["b"].url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.request(http.MethodDelete, "").Write(client); err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+		conntest.RecvOrEnd(t, conn)
+	}
 }
