@@ -138,8 +138,9 @@ func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from call
 	h.exchange(w, r, s, []*jsonrpc.Message{m}, false)
 }
 
-// get opens the standalone stream, or resumes the stream of Last-Event-ID. An unknown or expired id
-// gets 400 and not 404, which would make the client begin a new session. When the client's proof
+// get opens the standalone stream, or resumes the stream of Last-Event-ID. The id of a stream that is unknown or over
+// gets 400 and not 404, which would make the client begin a new session. If events after it have been pushed out, the
+// stream goes on with the oldest that is kept, since the response may be among those. When the client's proof
 // ends, the stream ends, and later messages wait for the client to return with a new one.
 func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if refusedModern(w, r) || !checkAccept(w, r, typeSSE) {
