@@ -74,7 +74,7 @@ func (l *relay) count(n int) {
 	l.some = true
 }
 
-// passAlone is for how long a request of a session is passed on without its client.
+// passAlone is for how long a request that has no stream is passed on without its client.
 const passAlone = time.Second
 
 const (
@@ -150,8 +150,9 @@ func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Id
 }
 
 // pass sends a request through via and answers it with the response. It ends with the client, and
-// when this replica stops; a request of a session, which does not end with its connection, only a moment after that:
-// a client that leaves may have sent a cancellation or DELETE just before. The body is read first, within the bounds of all bodies, so that its
+// when this replica stops. A DELETE, and a POST that asks for nothing, such as a cancellation, go on for a moment without
+// the client, which may have left right after sending them. Not so what has a stream: what is written to that counts as
+// read. The body is read first, within the bounds of all bodies, so that its
 // requests can be answered if the other replica fails.
 func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Identity, via http.RoundTripper, id string) {
 	p := &passing{
@@ -164,13 +165,6 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
 	defer cancel(nil)
 	defer context.AfterFunc(l.open.ctx, func() { cancel(errStopped) })()
-	defer context.AfterFunc(r.Context(), func() {
-		if id == "" {
-			cancel(context.Canceled)
-		} else {
-			time.AfterFunc(passAlone, func() { cancel(context.Canceled) })
-		}
-	})()
 	in := r.WithContext(ctx)
 	in.Body, in.ContentLength, in.TransferEncoding = http.NoBody, 0, nil
 	if r.Method == http.MethodPost {
@@ -184,10 +178,18 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 		}
 		p.body, p.out.rest = body, body
 		in.Body, in.ContentLength = &p.out, int64(len(body))
-		if len(body) > largeBody { // do not keep the memory until the response ends
+		if len(body) > largeBody || id != "" { // do not keep a large one until the response ends
 			p.decode()
 		}
 	}
+	alone := id != "" && (r.Method == http.MethodDelete || r.Method == http.MethodPost && len(p.requests) == 0)
+	defer context.AfterFunc(r.Context(), func() {
+		if !alone {
+			cancel(context.Canceled)
+			return
+		}
+		time.AfterFunc(passAlone, func() { cancel(context.Canceled) })
+	})()
 	r.Header.Del("Expect")  // the body is here
 	r.Header.Del("Upgrade") // ReverseProxy would pass it on, and no session needs it
 	(&httputil.ReverseProxy{
