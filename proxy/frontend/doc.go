@@ -57,8 +57,8 @@
 //
 // A session of Streamable HTTP moves when its process leaves (move.go): nothing is in flight, it is
 // frozen, and its record is sent to another process (record.go), which keeps that until the client's
-// next request (moved.go). Then the session begins anew with what the client has said, whose answers nobody
-// gets (resume.go). When the old process is gone, the others are asked who has the session (lookup.go).
+// next request (moved.go). Then resume.go begins the session anew: it repeats what the client has said, and drops the
+// answers. When the old process is gone, lookup.go asks the others who has the session.
 //
 // For the case that this process dies, another one keeps the record of each session (keep.go), without
 // events. When the owner is gone and nobody has a session, the one with the newest record continues it with

@@ -54,12 +54,12 @@ func (o *openSessions) addMovedLocked(r *record, text []byte) {
 	o.keeper.note(r.ID)
 }
 
-// Moves are what became of sessions that have moved here, and of those that were looked for.
+// Moves counts sessions that have moved here, and searches for sessions of replicas that are gone.
 type Moves struct {
 	Waiting int // moved here, and not used since
 	Kept    int // of others, whose records are here
 	Taken   int // moved here, so far
-	Resumed int // those of them that were used since
+	Resumed int // moved here, and used by their clients since
 	Adopted int // continued here, since the replica that had them has died
 	Yielded int // ended here, since another replica has continued them
 	Found   int // found at another replica than the one that made them, which is gone

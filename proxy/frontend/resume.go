@@ -9,7 +9,8 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// A resumption is a session that has moved here, until its servers have answered what is said again.
+// A resumption is the state of a session that has moved here, while the proxy repeats to its servers what the client
+// has said.
 type resumption struct {
 	first    jsonrpc.ID            // initialize
 	rest     []*jsonrpc.Message    // what the client said after it

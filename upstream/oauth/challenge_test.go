@@ -36,7 +36,7 @@ func TestChallengeOf(t *testing.T) {
 	}
 }
 
-// What stands in a quoted string is read as it was meant, and other challenges do not change it.
+// A quoted string is read without its escapes, whatever else the header has.
 func FuzzChallengeOf(f *testing.F) {
 	f.Add(`Basic realm="x"`, `a"b\, c=d`)
 	f.Add("Negotiate dG9rZW4=", "")
