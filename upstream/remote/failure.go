@@ -50,8 +50,11 @@ func (f *failure) mayPass() bool {
 
 // passing reports whether the server may accept the same request soon: it is overloaded, or the connection broke off.
 func (f *failure) passing() bool {
-	busy := f.status == http.StatusTooManyRequests || f.status >= 500 && f.status != http.StatusNotImplemented
-	return !f.fixed && (f.status == 0 || busy)
+	switch f.status {
+	case 0, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return !f.fixed
+	}
+	return false
 }
 
 // answer returns the error that answers the request id.
