@@ -2,11 +2,14 @@ package frontend
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // A client that closes its half of the connection after a request gets the answer that is there at once, or the end
@@ -71,4 +74,22 @@ func TestHalfClosedStream(t *testing.T) {
 	if body, err := io.ReadAll(resp.Body); err == nil {
 		t.Errorf("a complete response: %q", body)
 	}
+}
+
+// A POST whose client seems to have left gets an answer that is there within plainWait: it may still read.
+func TestAnswerToAGoneClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ts := newBubbleServer(t, nil)
+		c := ts.connect("2025-06-18")
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		to := c.request(http.MethodPost, ping)
+		r := httptest.NewRequest(http.MethodPost, to.URL.String(), to.Body).WithContext(gone)
+		r.Header = to.Header
+		w := httptest.NewRecorder()
+		ts.HTTP.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"result"`) {
+			t.Errorf("%d %q", w.Code, w.Body)
+		}
+	})
 }
