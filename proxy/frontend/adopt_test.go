@@ -187,6 +187,31 @@ func TestForgotten(t *testing.T) {
 	wantRefusal(t, client.through(keeper).post(ping), http.StatusNotFound, -32600)
 }
 
+// TestKeptOfStopped: what ends because its replica stops without any time is kept, and another replica continues it.
+func TestKeptOfStopped(t *testing.T) {
+	f, client, _, keeper, other := kept(t)
+	a := f["a"]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n := a.Move(ctx)(); n != 0 {
+		t.Errorf("%d sessions were moved", n)
+	}
+	a.HTTP.open.mu.Lock()
+	s := a.HTTP.open.byID[client.session]
+	a.HTTP.open.mu.Unlock()
+	if !s.Moves() {
+		t.Error("the session drains, and whoever keeps it forgets it")
+	}
+	s.end(errStopped, true)
+	a.HTTP.open.keeper.note(client.session) // as by a request just before
+	next, conn := a.connectManual("2025-11-25")
+	wantStatus(t, next.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), 202)
+	conntest.Recv(t, conn)
+	f.keeping(t, next.session, "initialized") // so the note was seen
+	a.dies()
+	client.through(other).calls(t, 2, func() jsonrpc.Conn { conn, _ := keeper.resumes(t, false); return conn })
+}
+
 // TestKeptElsewhere: when a replica leaves or comes, others keep what it has kept.
 func TestKeptElsewhere(t *testing.T) {
 	f, client, _, keeper, other := kept(t)

@@ -268,6 +268,7 @@ func (o *openSessions) yield(id, to string, moves int64) {
 	o.setMovedLocked(id, to)
 	if m != nil {
 		o.dropLocked(id, m)
+		o.keeper.noteEnd(id, true)
 	}
 	delete(o.byID, id) // it may come back before it has ended
 	o.moves.Yielded++

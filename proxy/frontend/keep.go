@@ -30,7 +30,7 @@ type keeper struct {
 	pulse    pulse
 
 	mu      sync.Mutex      // guards changed
-	changed map[string]bool // ids of sessions whose record is to be sent, or that have ended; nil: none yet
+	changed map[string]bool // ids of sessions whose record is to be sent; true: they have ended; nil: none yet
 
 	// Owned by Keep.
 	at       map[string]string          // by session: the instance that keeps it
@@ -60,8 +60,12 @@ func (k *keeper) instance() string {
 	return k.replicas.Instance()
 }
 
-// note records that the record of a session has changed, or that the session has ended.
-func (k *keeper) note(id string) {
+// note records that the record of a session has changed.
+func (k *keeper) note(id string) { k.noteEnd(id, false) }
+
+// noteEnd records that a session has ended here, or for false, that its record has changed. A session that ends
+// because this process stops is not noted: another replica may continue it.
+func (k *keeper) noteEnd(id string, ended bool) {
 	if k == nil {
 		return
 	}
@@ -70,7 +74,7 @@ func (k *keeper) note(id string) {
 	if k.changed == nil {
 		k.changed = make(map[string]bool)
 	}
-	k.changed[id] = true
+	k.changed[id] = k.changed[id] || ended
 }
 
 func (k *keeper) takeChanged() map[string]bool {
@@ -140,14 +144,14 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 		}
 		return batches[instance]
 	}
-	for id := range changed {
+	for id, ended := range changed {
 		keeps := k.keeperOf(id)
 		if keeps != "" && to(keeps).size >= keepBatch {
-			k.note(id) // the next time
+			k.noteEnd(id, ended) // the next time
 			continue
 		}
-		text := k.open.recordOf(id, k.seq+1)
-		if text == nil && k.open.ctx.Err() != nil { // this process stops, and another one may continue the session
+		text, lives := k.open.recordOf(id, k.seq+1)
+		if !lives && !ended { // the end is noted soon, or this process stops
 			continue
 		}
 		k.assign(id, keeps, text != nil)
@@ -162,7 +166,9 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 			continue
 		}
 		for id := range ids {
-			if at, lives := k.at[id]; via[instance] != nil && (!lives || at != "" && !changed[id]) { // another one has it by now
+			at, lives := k.at[id]
+			_, sent := changed[id]
+			if via[instance] != nil && (!lives || at != "" && !sent) { // another one has it by now
 				to(instance).forget(id)
 			}
 		}
@@ -286,8 +292,8 @@ func (b *batch) post(ctx context.Context) {
 }
 
 // recordOf returns the record of a session of this process, or that has moved here; nil if there is none
-// that another replica could continue.
-func (o *openSessions) recordOf(id string, seq int64) []byte {
+// that another replica could continue. lives is whether the session is here.
+func (o *openSessions) recordOf(id string, seq int64) (text []byte, lives bool) {
 	o.mu.Lock()
 	s, moved := o.byID[id], o.records.byID[id]
 	var mine record
@@ -300,16 +306,17 @@ func (o *openSessions) recordOf(id string, seq int64) []byte {
 	switch {
 	case s != nil:
 		s.mu.Lock()
-		if s.in.Err() == nil && s.movableLocked() {
+		lives = s.in.Err() == nil
+		if lives && s.movableLocked() {
 			r = s.recordLocked(o.digest())
 		}
 		defer s.mu.Unlock() // the record has its values
 	case moved != nil:
-		r = &mine
+		r, lives = &mine, true
 	}
 	if r == nil {
-		return nil
+		return nil, lives
 	}
 	r.Seq = seq
-	return bytes.TrimSuffix(r.encode(), []byte("\n"))
+	return bytes.TrimSuffix(r.encode(), []byte("\n")), true
 }

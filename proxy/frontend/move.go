@@ -27,14 +27,18 @@ var errMoved = errors.New("moved to another replica")
 // Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
 // flight gets the connection-closed error, and the rest is moved. Sessions that no other replica takes
 // end. Drain must have been called. wait waits until no session is left, and returns how many were
-// moved. Without other replicas Move does nothing, and sessions drain as those of other transports do.
+// moved. Without other replicas Move does nothing, and sessions drain as those of other transports do. Without any time
+// they end with Close, and others may continue them.
 func (h *HTTP) Move(ctx context.Context) (wait func() (moved int)) {
 	h.init()
-	if h.Replicas == nil || ctx.Err() != nil || len(h.Replicas.Others()) == 0 {
+	if h.Replicas == nil || len(h.Replicas.Others()) == 0 {
+		return func() int { return 0 }
+	}
+	h.open.moving.Store(true) // also without any time: whoever keeps its record forgets a session that drains
+	if ctx.Err() != nil {
 		return func() int { return 0 }
 	}
 	m := &mover{open: h.open, replicas: h.Replicas, room: make(chan struct{}, moveAtOnce)}
-	h.open.moving.Store(true)
 	done := make(chan int, 1)
 	go func() { done <- m.run(ctx) }()
 	return func() int { return <-done }
@@ -130,7 +134,7 @@ func (m *mover) sweep(sessions []*httpSession, records []*movedRecord, forced bo
 			m.start(func() {
 				sent := m.send(k.onward(m.replicas.Instance()), k.ID, &k.taker)
 				if (sent || forced || len(m.replicas.Others()) == 0) && m.open.drop(k.ID, k) && sent { // else whoever keeps it may continue it
-					m.open.keeper.note(k.ID)
+					m.open.keeper.noteEnd(k.ID, true)
 				}
 				m.open.thaw(k)
 			})

@@ -41,7 +41,7 @@ func (o *openSessions) addMovedLocked(r *record, text []byte) {
 	if o.idle > 0 {
 		m.expiry = time.AfterFunc(o.idle, func() {
 			if o.drop(r.ID, m) {
-				o.keeper.note(r.ID)
+				o.keeper.noteEnd(r.ID, true)
 			}
 		})
 	}

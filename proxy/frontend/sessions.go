@@ -199,7 +199,7 @@ func (o *openSessions) forget(s *httpSession) {
 		delete(o.byID, s.id)
 	}
 	if !s.stopped() && o.ctx.Err() == nil { // else another replica may continue it
-		s.keeper.note(s.id)
+		s.keeper.noteEnd(s.id, true)
 	}
 }
 
