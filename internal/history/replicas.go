@@ -175,6 +175,7 @@ defaults
   retries 3
   retry-on conn-failure
   option redispatch 1
+  option http-no-delay
   option abortonclose
   timeout connect 3s
   timeout client 1h

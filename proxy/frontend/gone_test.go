@@ -204,27 +204,31 @@ func TestSessionGoneSettings(t *testing.T) {
 	}
 }
 
-// A question that comes before its POST is given up is asked on the GET stream, as a later one would be.
+// A question whose POST has been dropped is asked on the GET stream: of a POST that is about to be given up, and of one
+// that its client may resume, but need not.
 func TestQuestionOfADroppedPOST(t *testing.T) {
-	inLeaving(t, nil, func(l *leaving) {
-		ev := newEvents(l.t, l.get())
-		ctx, leave := context.WithCancel(l.t.Context())
-		l.send(l.request(http.MethodPost, `{"jsonrpc":"2.0","id":7,"method":"slow"}`).WithContext(ctx))
-		synctest.Wait()
-		leave()
-		synctest.Wait()
-		question := jsonrpc.NewRequest(jsonrpc.IntID(70), "roots/list", nil)
-		question.Related = jsonrpc.IntID(7)
-		if err := l.conn.Send(question); err != nil {
-			l.t.Fatal(err)
-		}
-		for {
-			e := ev.one()
-			if len(e.Data) == 0 {
-				continue
+	for _, open := range []time.Duration{0, time.Second} {
+		inLeaving(t, nil, func(l *leaving) {
+			ev := newEvents(l.t, l.get())
+			ctx, leave := context.WithCancel(l.t.Context())
+			l.send(l.request(http.MethodPost, `{"jsonrpc":"2.0","id":7,"method":"slow"}`).WithContext(ctx))
+			synctest.Wait()
+			time.Sleep(open)
+			leave()
+			synctest.Wait()
+			question := jsonrpc.NewRequest(jsonrpc.IntID(70), "roots/list", nil)
+			question.Related = jsonrpc.IntID(7)
+			if err := l.conn.Send(question); err != nil {
+				l.t.Fatal(err)
 			}
-			wantText(l.t, e.message(l.t), `{"jsonrpc":"2.0","id":70,"method":"roots/list"}`)
-			return
-		}
-	})
+			for {
+				e := ev.one()
+				if len(e.Data) == 0 {
+					continue
+				}
+				wantText(l.t, e.message(l.t), `{"jsonrpc":"2.0","id":70,"method":"roots/list"}`)
+				return
+			}
+		})
+	}
 }

@@ -283,9 +283,10 @@ func (s *httpSession) routeLocked(m *jsonrpc.Message) *eventStream {
 	case m.IsResponse():
 		return s.pending.Get(m.ID)
 	}
-	st := s.pending.Get(m.Related)
-	if st == nil || (st.lost && m.IsRequest()) { // the client may get a question on another stream
-		return s.out.standalone
+	st, standalone := s.pending.Get(m.Related), s.out.standalone
+	// The client may get a question on another stream: it may not return for one that it has dropped.
+	if st == nil || m.IsRequest() && (st.lost || st.reader == nil && standalone.reader != nil) {
+		return standalone
 	}
 	return st
 }
