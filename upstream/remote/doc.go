@@ -90,7 +90,7 @@
 // # Goroutines
 //
 // Close waits for all goroutines of a session: the outbox's run, from the first message,
-// and one for each cancellation being posted; one run for each call; the listener's
+// and one for each cancellation; one run for each call; the listener's
 // run, or the reader of the HTTP+SSE stream; replace, while a lost session is renewed,
 // and one that fails silent calls a second later; and one for each error that Send
 // answers with, until Recv takes it. Dial starts none. modern.go names its own. Probe,
@@ -98,9 +98,9 @@
 //
 // Invariants:
 //   - Whoever takes a call out of its Table answers it. A cancelled call is not answered.
-//   - Every queue and body is bounded: 16 messages for Recv, then streams wait; 64
-//     notifications and responses, then Send waits; 32 cancellations being posted,
-//     then further ones wait, or are dropped if the server accepts none; 4096 calls, then
+//   - Every queue and body is bounded: 16 messages for Recv, then streams wait; 256 KiB
+//     of notifications and responses, then Send waits; 32 cancellations being posted,
+//     then further ones wait beside it, or are dropped if the server accepts none; 4096 calls, then
 //     the error overloaded; an event or a JSON body by Limits, without counting comments;
 //     compressed bodies are refused. Calls beyond MaxConcurrent wait unsent. In the modern
 //     era: 16 notifications being posted, then Send waits; 8192 tools or 4 MiB, then one

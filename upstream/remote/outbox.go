@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// outDepth is how many notifications and responses wait to be posted. When it is
-	// full, Send waits.
-	outDepth = 64
+	// outBytes is how much may wait to be posted, in bytes of notifications and responses.
+	// When there is more, Send waits, and with it all that is sent later.
+	outBytes = 256 << 10
 
 	// talkTimeout bounds how long posting a notification or a response may take, since
 	// later ones wait for it.
@@ -30,59 +30,87 @@ const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 1600 * time.Millisecond
 
-	// maxCancels bounds the cancellations that are posted at once. Further ones wait, and
-	// block the messages behind them. But if the server did not accept the last one
-	// within talkTimeout, further ones are dropped until it accepts one.
+	// maxCancels bounds the cancellations that are posted at once. Further ones wait. But if
+	// the server did not accept the last one within talkTimeout, further ones are dropped
+	// until it accepts one.
 	maxCancels = 32
 )
 
 // An outbox posts the notifications and responses of a session one after the other, since
-// concurrent HTTP requests may overtake each other. Cancellations are posted concurrently:
-// they need no order, and in sequence the last of many would come too late.
+// concurrent HTTP requests may overtake each other. Cancellations are posted beside them, and
+// concurrently: they need no order, and behind others they would come too late. So they pass
+// what a client floods the server with, and each other.
 //
-// It is no jsonrpc.Queue, since each message has its own gate, and a cancellation its call.
+// It is no jsonrpc.Queue, since each message has its own gate.
 type outbox struct {
 	// Static after construction.
-	log     *slog.Logger
-	post    func(ctx context.Context, m *jsonrpc.Message) *failure
-	hurry   context.Context // done: nothing is posted any more
-	stop    context.CancelFunc
-	over    <-chan struct{} // closed at the end of the session
-	waiting chan outgoing   // to run; never closed
-	left    chan struct{}   // closed by leave: no more will come
-	done    chan struct{}   // closed when everything was posted
+	log   *slog.Logger
+	post  func(ctx context.Context, m *jsonrpc.Message) *failure
+	hurry context.Context // done: nothing is posted any more
+	stop  context.CancelFunc
+	over  <-chan struct{} // closed at the end of the session
+	done  chan struct{}   // closed when everything was posted
 
-	cancels sync.WaitGroup // owned by run; one for each cancellation being posted
-	slots   chan struct{}  // an element for each of them; capacity maxCancels
+	mu      sync.Mutex // guards the fields below
+	waiting []outgoing
+	bytes   int           // of waiting
+	left    bool          // no more will come
+	more    chan struct{} // capacity 1: something waits, or no more will come; static
+	room    chan struct{} // capacity 1: something waits no more; static
+
+	cancels sync.WaitGroup // one for each cancellation, of which at most maxOpen calls have one
+	slots   chan struct{}  // an element for each that is being posted; capacity maxCancels
 	deaf    atomic.Bool    // the server did not accept the last one in time
 }
 
 // An outgoing is a notification or a response that is to be posted.
 type outgoing struct {
-	m       *jsonrpc.Message
-	gate    <-chan struct{} // closed when it may be posted; nil: at once
-	cancels *httpCall       // the call that m cancels; nil if it cancels none
-	then    func()          // called when m was posted or never will be; may be nil
+	m    *jsonrpc.Message
+	gate <-chan struct{} // closed when it may be posted; nil: at once
+	then func()          // called when m was posted or never will be; may be nil
 }
 
 func newOutbox(
 	ctx context.Context, log *slog.Logger, over <-chan struct{}, post func(context.Context, *jsonrpc.Message) *failure,
 ) *outbox {
 	o := &outbox{
-		log: log, post: post, over: over, waiting: make(chan outgoing, outDepth),
-		left: make(chan struct{}), done: make(chan struct{}), slots: make(chan struct{}, maxCancels),
+		log: log, post: post, over: over, done: make(chan struct{}),
+		more: make(chan struct{}, 1), room: make(chan struct{}, 1), slots: make(chan struct{}, maxCancels),
 	}
 	o.hurry, o.stop = context.WithCancel(ctx)
 	return o
 }
 
-// put queues a message. It returns false if the session has ended.
+// put queues a message. It returns false if the session has ended. Only one goroutine may call it.
 func (o *outbox) put(t outgoing) bool {
-	select {
-	case o.waiting <- t:
-		return true
-	case <-o.over:
+	for !o.add(t) {
+		select {
+		case <-o.room:
+		case <-o.over:
+			return false
+		}
+	}
+	return true
+}
+
+// add is put that returns false if there is no room.
+func (o *outbox) add(t outgoing) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bytes >= outBytes {
 		return false
+	}
+	o.waiting = append(o.waiting, t)
+	o.bytes += t.m.Size()
+	signal(o.more)
+	return true
+}
+
+// signal makes a channel of capacity 1 ready to receive from.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -91,29 +119,38 @@ func (o *outbox) run() {
 	defer close(o.done)
 	defer o.cancels.Wait()
 	for {
-		select {
-		case t := <-o.waiting:
+		t, left := o.next()
+		switch {
+		case t.m != nil:
 			o.postOne(t)
-			continue
-		case <-o.left:
-		}
-		select {
-		case t := <-o.waiting:
-			o.postOne(t)
-		default:
+		case left:
 			return
+		default:
+			<-o.more
 		}
 	}
+}
+
+// next takes the first message out; without one, left is whether no more will come.
+func (o *outbox) next() (t outgoing, left bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.waiting) == 0 {
+		o.waiting = nil // do not keep the memory
+		return t, o.left
+	}
+	t, o.waiting[0] = o.waiting[0], t
+	o.waiting = o.waiting[1:]
+	o.bytes -= t.m.Size()
+	signal(o.room)
+	return t, false
 }
 
 func (o *outbox) postOne(t outgoing) {
 	if t.then != nil {
 		defer t.then()
 	}
-	switch {
-	case t.cancels != nil:
-		o.cancel(t)
-	case o.open(t.gate):
+	if o.open(t.gate) {
 		o.deliver(t.m)
 	}
 }
@@ -148,27 +185,47 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// cancel posts a cancellation in a goroutine of its own. answerTime later it gives up the
+// cancel posts m, which cancels a call, in a goroutine of its own. answerTime later it gives up the
 // call, which the server may still answer until then.
-func (o *outbox) cancel(t outgoing) {
-	select {
-	case o.slots <- struct{}{}:
-	default:
-		if o.deaf.Load() {
-			t.cancels.cancel(errCancelled)
-			return
-		}
-		o.slots <- struct{}{} // each is freed within talkTimeout
+func (o *outbox) cancel(m *jsonrpc.Message, gate <-chan struct{}, call *httpCall) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left { // run may have ended
+		call.cancel(errCancelled)
+		return
 	}
 	o.cancels.Go(func() {
-		defer func() { <-o.slots }()
-		if !o.open(t.gate) || !o.arrived(t.cancels) {
-			t.cancels.cancel(errCancelled)
+		if !o.enter() {
+			call.cancel(errCancelled)
 			return
 		}
-		defer time.AfterFunc(answerTime, func() { t.cancels.cancel(errCancelled) })
-		o.deaf.Store(!o.deliver(t.m))
+		defer func() { <-o.slots }()
+		if !o.open(gate) || !o.arrived(call) {
+			call.cancel(errCancelled)
+			return
+		}
+		defer time.AfterFunc(answerTime, func() { call.cancel(errCancelled) })
+		o.deaf.Store(!o.deliver(m))
 	})
+}
+
+// enter waits until a cancellation may be posted. It returns false if the server has not accepted the last one, or
+// the session ends.
+func (o *outbox) enter() bool {
+	select {
+	case o.slots <- struct{}{}:
+		return true
+	default:
+	}
+	if o.deaf.Load() {
+		return false
+	}
+	select { // each is freed within talkTimeout
+	case o.slots <- struct{}{}:
+		return true
+	case <-o.hurry.Done():
+		return false
+	}
 }
 
 // open waits for a gate. It returns false if the gate will never open.
@@ -229,4 +286,9 @@ func (o *outbox) accepted(c *httpCall) bool {
 }
 
 // leave closes the queue for new messages.
-func (o *outbox) leave() { close(o.left) }
+func (o *outbox) leave() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.left = true
+	signal(o.more)
+}

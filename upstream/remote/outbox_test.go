@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -84,6 +85,27 @@ func TestPostedAgain(t *testing.T) {
 		c.close()
 		if slices.Contains(f.all(), "notifications/progress") {
 			t.Error("progress was posted again")
+		}
+	})
+}
+
+// D12: a server that takes no notifications still gets calls and cancellations that are sent after many of them.
+func TestNotificationsHoldUpNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		f.handle("notifications/progress", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		c := connect(t, f)
+		f.await("notifications/initialized", 1)
+		began := time.Now()
+		for n := range 500 {
+			c.notify("notifications/progress", fmt.Sprintf(`{"progressToken":1,"progress":%d}`, n))
+		}
+		c.request(1, "tools/call", `{}`)
+		f.await("tools/call", 1)
+		c.cancel(1)
+		f.await("notifications/cancelled", 1)
+		if took := time.Since(began); took > talkTimeout {
+			t.Errorf("the cancellation came after %v", took)
 		}
 	})
 }

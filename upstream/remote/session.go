@@ -95,9 +95,10 @@ func (s *serverSession) send(m *jsonrpc.Message) error {
 		return nil
 	case m.Method == mcp.MethodCancelled:
 		id, _ := mcp.Read(m).ID(mcp.Key)
-		if t.cancels = s.calls.cancel(id); t.cancels == nil {
-			return nil
+		if call := s.calls.cancel(id); call != nil {
+			s.outbox.cancel(m, t.gate, call)
 		}
+		return nil
 	case m.Method == mcp.MethodInitialized:
 		t.then = s.initialized
 	}
