@@ -11,7 +11,8 @@
 // A session has one endpoint at a time: the URL that messages are posted to, and the
 // server's session there. If the server forgets that session, a new endpoint replaces
 // it. Calls are posted concurrently. Notifications and responses are posted one after
-// the other, since they could overtake each other, and cancellations beside them. Order
+// the other, since they could overtake each other, and cancellations beside them but behind
+// the responses that were sent before. Order
 // relative to calls is kept where it matters: everything waits for the answer to
 // initialize, then until the server has accepted initialized. The GET is sent before
 // initialized, which waits for its answer for 250 ms at most, so that what the server sends

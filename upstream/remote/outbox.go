@@ -38,8 +38,9 @@ const (
 
 // An outbox posts the notifications and responses of a session one after the other, since
 // concurrent HTTP requests may overtake each other. Cancellations are posted beside them, and
-// concurrently: they need no order, and behind others they would come too late. So they pass
-// what a client floods the server with, and each other.
+// concurrently: behind others they would come too late. So they pass the notifications that a
+// client floods the server with, and each other, but no response: a server that asks learns first
+// that its question has failed.
 //
 // It is no jsonrpc.Queue, since each message has its own gate.
 type outbox struct {
@@ -55,6 +56,7 @@ type outbox struct {
 	waiting []outgoing
 	bytes   int           // of waiting
 	left    bool          // no more will come
+	answer  chan struct{} // closed when the last response was posted or never will be; nil: there was none
 	more    chan struct{} // capacity 1: something waits, or no more will come; static
 	room    chan struct{} // capacity 1: something waits no more; static
 
@@ -99,6 +101,10 @@ func (o *outbox) add(t outgoing) bool {
 	defer o.mu.Unlock()
 	if o.bytes >= outBytes {
 		return false
+	}
+	if t.m.IsResponse() {
+		posted := make(chan struct{})
+		o.answer, t.then = posted, func() { close(posted) }
 	}
 	o.waiting = append(o.waiting, t)
 	o.bytes += t.m.Size()
@@ -194,7 +200,14 @@ func (o *outbox) cancel(m *jsonrpc.Message, gate <-chan struct{}, call *httpCall
 		call.cancel(errCancelled)
 		return
 	}
+	answer := o.answer
 	o.cancels.Go(func() {
+		if answer != nil {
+			select {
+			case <-answer:
+			case <-o.hurry.Done():
+			}
+		}
 		if !o.enter() {
 			call.cancel(errCancelled)
 			return
@@ -222,10 +235,14 @@ func (o *outbox) enter() bool {
 	}
 	select { // each is freed within talkTimeout
 	case o.slots <- struct{}{}:
-		return true
 	case <-o.hurry.Done():
 		return false
 	}
+	deaf := o.deaf.Load() // since then
+	if deaf {
+		<-o.slots
+	}
+	return !deaf
 }
 
 // open waits for a gate. It returns false if the gate will never open.

@@ -109,3 +109,28 @@ func TestNotificationsHoldUpNothing(t *testing.T) {
 		}
 	})
 }
+
+// Cancellations that wait for a server that takes none are given up together, not 32 every ten seconds: their calls
+// count as open until then.
+func TestWaitingCancellationsOfADeafServer(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		const calls = 4 * maxCancels
+		f.handle("tools/call", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		f.handle("notifications/cancelled", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+		c := connect(t, f)
+		for id := range int64(calls) {
+			c.request(id+1, "tools/call", `{}`)
+		}
+		f.await("tools/call", calls)
+		for id := range int64(calls) {
+			c.cancel(id + 1)
+		}
+		time.Sleep(2 * talkTimeout)
+		open := c.Conn.(*serverSession).calls
+		open.mu.Lock()
+		defer open.mu.Unlock()
+		if n := open.open.Len(); n != 0 {
+			t.Errorf("%d cancelled calls are open", n)
+		}
+	})
+}
