@@ -213,6 +213,9 @@ func (f *fake) answer(m *jsonrpc.Message) {
 		fmt.Printf("\"},\"id\":%s}\n", m.ID)
 	case "broken": // an answer that is not JSON
 		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{]}\n", m.ID)
+	case "array": // two elements are no messages, one of them an answer; n is its id
+		fmt.Printf("[1,{\"jsonrpc\":\"2.0\",\"id\":%d},{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}]\n", n, m.ID)
+	case "never":
 	case "twice":
 		say(ok)
 		say(ok)

@@ -203,6 +203,25 @@ func TestD43_UnusableAnswerSettlesItsRequest(t *testing.T) {
 	}
 }
 
+// Unusable elements of an array (2025-03-26) take nothing from the others.
+func TestD43_UnusableElements(t *testing.T) {
+	r := newRig(t, fakeCommand())
+	c := r.start("k")
+	bad := c.send("never", 0)
+	n, _ := bad.Int()
+	good := c.send("array", int(n))
+	m := c.recv()
+	if len(m.Batch) != 2 || m.Batch[0].ID != bad || m.Batch[1].ID != good || m.Batch[1].Result == nil {
+		t.Fatalf("got %s", m.Append(nil))
+	}
+	if failed := string(m.Batch[0].Error); !strings.Contains(failed, `"reason":"invalid_response","upstream":"fake"`) {
+		t.Errorf("got %s", failed)
+	}
+	if st := r.host.Status()[0]; st.Unusable != 2 {
+		t.Errorf("%d unusable messages, want 2", st.Unusable)
+	}
+}
+
 func TestD43_OverlongLine(t *testing.T) {
 	r := newRig(t, fakeCommand())
 	r.host.Limits.Message = 1 << 20

@@ -220,6 +220,7 @@ func (s *stream) readServer() {
 				refused = n == refusal
 			}
 		}
+		batch = s.withoutUnusable(batch)
 		bad, unusable := errors.AsType[*jsonrpc.InvalidError](err)
 		if unusable {
 			if m := s.unusableMessage(bad); m != nil {
@@ -321,6 +322,19 @@ func (s *stream) lost(err error) {
 		s.eras.misread()
 	}
 	s.end(end.Cause, end)
+}
+
+// withoutUnusable drops the unusable elements of arrays, or puts errors in their place.
+func (s *stream) withoutUnusable(batch []*jsonrpc.Message) []*jsonrpc.Message {
+	return slices.DeleteFunc(batch, func(m *jsonrpc.Message) bool {
+		for i, e := range m.Batch {
+			if e.Unusable != nil {
+				m.Batch[i] = s.unusableMessage(e.Unusable)
+			}
+		}
+		m.Batch = slices.DeleteFunc(m.Batch, func(e *jsonrpc.Message) bool { return e == nil })
+		return m.Batch != nil && len(m.Batch) == 0
+	})
 }
 
 // unusableMessage handles an invalid message. If it was the reply to a call, it returns an

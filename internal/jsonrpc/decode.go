@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"unicode/utf8"
 )
 
@@ -35,8 +36,8 @@ var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "erro
 // Decode decodes data within the default [Limits].
 func Decode(data []byte) (*Message, error) { return Limits{}.Decode(data) }
 
-// Decode reads one message or one batch. A batch has only Batch set; one unusable element fails the
-// whole batch. The message aliases data, which must not be written to afterwards. The error is
+// Decode reads one message or one batch. A batch has only Batch set, and an element of it that is
+// unusable only Unusable. The message aliases data, which must not be written to afterwards. The error is
 // always an [*InvalidError]. Decode does not check the size of data; its callers bound what they
 // read.
 func (l Limits) Decode(data []byte) (*Message, error) {
@@ -135,14 +136,19 @@ func (l Limits) decodeBatch(data []byte) (*Message, error) {
 	}
 	batch := make([]*Message, len(elements))
 	for i, e := range elements {
-		if len(e) == 0 || e[0] != '{' {
-			return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "batch element is not an object"}
-		}
-		if batch[i], err = l.decodeSingle(e); err != nil {
-			return nil, err
+		if batch[i], err = l.decodeElement(e); err != nil {
+			bad, _ := errors.AsType[*InvalidError](err) // always ok
+			batch[i] = &Message{Unusable: bad}
 		}
 	}
 	return &Message{Batch: batch}, nil
+}
+
+func (l Limits) decodeElement(data []byte) (*Message, error) {
+	if len(data) == 0 || data[0] != '{' {
+		return nil, &InvalidError{Code: CodeInvalidRequest, Reason: "batch element is not an object"}
+	}
+	return l.decodeSingle(data)
 }
 
 func (l Limits) decodeSingle(data []byte) (*Message, error) {

@@ -156,6 +156,15 @@ func (e *InvalidError) Wire() *Error {
 	return &Error{Code: e.Code, Message: "Invalid request: " + e.Reason}
 }
 
+// Answer returns the error that answers the message. It has the message's id, unless that may be
+// another one's, or inUse says that a request with it is in flight.
+func (e *InvalidError) Answer(inUse bool) *Message {
+	if inUse || e.Reply || e.Code == CodeParseError {
+		return Failure(e.Wire())
+	}
+	return NewError(e.ID, e.Wire())
+}
+
 // InvalidParams returns the error for unusable params.
 func InvalidParams(reason string) *Error {
 	return &Error{Code: CodeInvalidParams, Message: "Invalid params: " + reason}

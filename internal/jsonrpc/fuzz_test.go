@@ -31,6 +31,12 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal("accepted what is not JSON")
 		}
 		wantAliases(t, text, m)
+		for e := range m.Each {
+			if e.Unusable != nil {
+				wantUsable(t, e.Unusable)
+				return // Append has no text for it
+			}
+		}
 		line := m.Append(nil)
 		if text := m.Text(); !bytes.Equal(text, line) {
 			t.Fatalf("Text is %s, Append %s", text, line)

@@ -32,6 +32,10 @@ type Message struct {
 	// in a single message.
 	Batch []*Message
 
+	// Unusable is why an element of an array is no message. Then nothing else is set. Who receives the
+	// array handles it; it never travels.
+	Unusable *InvalidError
+
 	// Related is the id, on the Conn that carries this message, of the request that the message
 	// belongs to; zero if unknown. It never travels to a client or a server.
 	Related ID

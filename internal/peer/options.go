@@ -71,7 +71,10 @@ type Options struct {
 	// less than zero no time.
 	OneWay time.Duration
 
-	Invalid    func(bad *jsonrpc.InvalidError)      // an unusable message; the pending caller has been answered
+	// Invalid is called with an unusable message, after the call that it answers has been settled. It
+	// returns what the other side is told; nil for nothing.
+	Invalid func(bad *jsonrpc.InvalidError) *jsonrpc.Message
+
 	Dropped    func(why string, m *jsonrpc.Message) // a response that answers no open call
 	HalfClosed func()                               // the other side will send no more; nil: that is the end
 }

@@ -128,7 +128,7 @@ func (p *Peer) receive(m *jsonrpc.Message) {
 	}
 	a := &array{}
 	for _, e := range m.Batch {
-		if e.IsRequest() {
+		if e.IsRequest() || e.Unusable != nil {
 			a.missing++
 		}
 	}
@@ -143,6 +143,8 @@ func (p *Peer) receive(m *jsonrpc.Message) {
 
 func (p *Peer) handle(m *jsonrpc.Message, a *array) {
 	switch {
+	case m.Unusable != nil:
+		p.invalid(m.Unusable, a)
 	case m.IsRequest():
 		p.requested(m, a)
 	case m.IsNotification():
@@ -152,15 +154,23 @@ func (p *Peer) handle(m *jsonrpc.Message, a *array) {
 	}
 }
 
-// invalid settles the call that an unusable message answers.
-func (p *Peer) invalid(bad *jsonrpc.InvalidError) {
+// invalid settles the call that an unusable message answers. a is the array that it came in; nil for
+// none.
+func (p *Peer) invalid(bad *jsonrpc.InvalidError, a *array) {
 	if bad.Reply {
 		if c := p.takeAnswered(bad.ID); c != nil {
 			c.settle(jsonrpc.NewError(bad.ID, p.unusable(bad)), nil)
 		}
 	}
+	var answer *jsonrpc.Message
 	if p.o.Invalid != nil {
-		p.o.Invalid(bad)
+		answer = p.o.Invalid(bad)
+	}
+	p.mu.Lock()
+	full := p.answersLocked(answer, a, nil)
+	p.mu.Unlock()
+	if full != nil {
+		p.o.Full(full)
 	}
 }
 

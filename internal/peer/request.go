@@ -35,7 +35,7 @@ type Request struct {
 	call     *Call // as which it is forwarded
 }
 
-// An array collects the answers to the requests of one array.
+// An array collects the answers to the requests of one array, and to its unusable elements.
 type array struct {
 	missing int // guarded by Peer.mu
 	answers []*jsonrpc.Message
@@ -90,7 +90,7 @@ func (p *Peer) refuse(r *Request, why error) {
 		answer = p.o.Refuse(r, why, answer)
 	}
 	p.mu.Lock()
-	full := r.leaveLocked(answer)
+	full := p.answersLocked(answer, r.array, r.room)
 	p.mu.Unlock()
 	if full != nil {
 		p.o.Full(full)
@@ -160,16 +160,16 @@ func (r *Request) answerLocked(m *jsonrpc.Message) (full *jsonrpc.Message) {
 	if m != nil {
 		m.ID = r.ID
 	}
-	full = r.leaveLocked(m)
+	full = r.p.answersLocked(m, r.array, r.room)
 	r.p.owed--
 	r.p.drainedLocked()
 	return full
 }
 
-// leaveLocked sends the answer to a request, unless it is nil, in its array if the request came in
-// one. An empty array is never sent. It returns a message that found no room.
-func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
-	if a := r.array; a != nil {
+// answersLocked sends an answer, unless it is nil, in the array a if what it answers came in one. An
+// empty array is never sent. It returns a message that found no room.
+func (p *Peer) answersLocked(answer *jsonrpc.Message, a *array, room *jsonrpc.Room) (full *jsonrpc.Message) {
+	if a != nil {
 		if answer != nil {
 			a.answers = append(a.answers, answer)
 		}
@@ -178,7 +178,7 @@ func (r *Request) leaveLocked(answer *jsonrpc.Message) (full *jsonrpc.Message) {
 		}
 		answer = &jsonrpc.Message{Batch: a.answers}
 	}
-	if answer != nil && r.p.putLocked(answer, nil, r.room) == jsonrpc.ErrFull {
+	if answer != nil && p.putLocked(answer, nil, room) == jsonrpc.ErrFull {
 		return answer
 	}
 	return nil

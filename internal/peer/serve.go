@@ -123,7 +123,7 @@ func (s *serving) survives(err error) bool {
 	switch {
 	case invalid:
 		s.ready(true)
-		s.invalid(bad)
+		s.invalid(bad, nil)
 		return true
 	case err != io.EOF || s.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
 		return false

@@ -28,9 +28,8 @@ type bodies struct {
 }
 
 // readMessage returns the message in the body of r, with its notes and its trace context, and the
-// body. If that is unusable, readMessage refuses r and returns nil. If badReply is not nil, it is then
-// called with an error for each question that the body should have answered.
-func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, badReply func(*jsonrpc.Message)) (m *jsonrpc.Message, body []byte) {
+// body. If that is unusable, readMessage refuses r, calls unusable and returns nil.
+func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identity.Principal, unusable func(*jsonrpc.InvalidError)) (m *jsonrpc.Message, body []byte) {
 	body, ok := b.readBytes(w, r, who)
 	if !ok {
 		return nil, nil
@@ -48,9 +47,7 @@ func (b *bodies) readMessage(w http.ResponseWriter, r *http.Request, who identit
 		return m, body
 	}
 	bad, _ := errors.AsType[*jsonrpc.InvalidError](err) // always ok
-	if badReply != nil && bad.Reply && !bad.ID.IsZero() {
-		badReply(jsonrpc.NewError(bad.ID, bad.Wire()))
-	}
+	unusable(bad)
 	id := jsonrpc.ID{}
 	if modernHeader(r) && !bad.Reply {
 		id = bad.ID

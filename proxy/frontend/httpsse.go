@@ -76,7 +76,7 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 		return
 	}
 	defer s.idle.release()
-	m, _ := h.bodies.readMessage(w, r, from.who.Principal, s.answer)
+	m, _ := h.bodies.readMessage(w, r, from.who.Principal, s.unusable)
 	if m == nil {
 		return
 	}

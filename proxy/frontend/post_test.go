@@ -256,11 +256,17 @@ func TestBatch(t *testing.T) {
 	t.Run("no requests", func(t *testing.T) {
 		wantStatus(t, c.post(`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":9,"result":{}}]`), 202)
 	})
+	t.Run("one bad", func(t *testing.T) {
+		body := wantStatus(t, c.post(`[{"jsonrpc":"2.0"},`+ping+`,{"jsonrpc":"2.0","id":1,"method":7}]`), 200)
+		if want := `[{"jsonrpc":"2.0","error":{"code":-32600,"message":"Invalid request: \"method\" is not a string"}},` +
+			`{"jsonrpc":"2.0","error":{"code":-32600,"message":"Invalid request: \"method\" is not a string"}},{"jsonrpc":"2.0","id":1,"result":{}}]`; body != want {
+			t.Errorf("body %s\nwant %s", body, want)
+		}
+	})
 	for name, body := range map[string]string{
 		"empty":        `[]`,
 		"initialize":   `[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}]`,
 		"nested":       `[[` + ping + `]]`,
-		"one bad":      `[` + ping + `,{"jsonrpc":"2.0"}]`,
 		"same id":      `[` + ping + `,` + ping + `]`,
 		"not a batch:": `[1]`,
 	} {

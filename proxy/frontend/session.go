@@ -79,19 +79,22 @@ func (s *httpSession) Recv() (*jsonrpc.Message, error) {
 // OnSend implements [jsonrpc.Direct].
 func (s *httpSession) OnSend(handle func(*jsonrpc.Message) bool) { s.in.OnPass(handle) }
 
-// answer makes Recv return m, an answer that the client cannot give. It does nothing if s is nil.
-func (s *httpSession) answer(m *jsonrpc.Message) {
-	if s != nil {
+// unusable makes Recv return an error for the question that bad should have answered, if it should
+// have and s is not nil.
+func (s *httpSession) unusable(bad *jsonrpc.InvalidError) {
+	if s != nil && bad.Reply && !bad.ID.IsZero() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.answerLocked(m)
+		s.answerLocked(jsonrpc.NewError(bad.ID, bad.Wire()))
 	}
 }
 
+// answerLocked makes Recv return m, an answer that the client cannot give.
 func (s *httpSession) answerLocked(m *jsonrpc.Message) { s.in.Force(jsonrpc.Queued{Message: m}) }
 
 // expect opens a stream for the responses to the requests among messages, and returns its reader;
-// nil if there are no requests. It must be called before the requests are delivered.
+// nil if there are no requests. It must be called before the requests are delivered. It answers the
+// unusable elements of a batch.
 func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,12 +102,17 @@ func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, 
 		return nil, errMoved
 	}
 	var rd *reader
+	var unusable []*jsonrpc.InvalidError
 	for i, m := range messages {
-		if !m.IsRequest() {
+		if !m.IsRequest() && m.Unusable == nil {
 			continue
 		}
 		if rd == nil {
 			rd = s.out.newPost(batch)
+		}
+		if m.Unusable != nil {
+			unusable = append(unusable, m.Unusable)
+			continue
 		}
 		if err := s.pending.Add(m.ID, rd.st); err != nil {
 			s.withdrawLocked(rd, messages[:i])
@@ -112,6 +120,9 @@ func (s *httpSession) expect(messages []*jsonrpc.Message, batch bool) (*reader, 
 		}
 		rd.st.init = m.Method == mcp.MethodInitialize // a second initialize was refused earlier
 		rd.st.owed++
+	}
+	for _, bad := range unusable {
+		s.out.push(rd.st, eventOf(bad.Answer(s.pending.Get(bad.ID) != nil)))
 	}
 	return rd, nil
 }
@@ -125,6 +136,9 @@ func (s *httpSession) deliver(ctx context.Context, rd *reader, messages []*jsonr
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, m := range messages {
+		if m.Unusable != nil { // expect has answered it
+			continue
+		}
 		err := s.in.WaitContext(ctx, &s.room, 1)
 		if err == nil {
 			err = s.in.Put(jsonrpc.Queued{Message: m, Room: &s.room})

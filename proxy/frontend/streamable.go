@@ -71,7 +71,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 		}
 		return
 	}
-	m, body := h.bodies.readMessage(w, r, c.who.Principal, s.answer)
+	m, body := h.bodies.readMessage(w, r, c.who.Principal, s.unusable)
 	switch {
 	case m == nil:
 	case modernHeader(r) || isModern(m):
@@ -231,6 +231,7 @@ func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
 
 // unbundle returns the messages of a batch, which only 2025-03-26 has, or of a single message; or
 // why they are refused. It sets their sender to from, whose proof may be newer than the session's.
+// A question whose response in the batch is unusable is answered with an error.
 func unbundle(m *jsonrpc.Message, s *httpSession, from caller) (messages []*jsonrpc.Message, reason string) {
 	messages = []*jsonrpc.Message{m}
 	if m.Batch != nil {
@@ -239,11 +240,20 @@ func unbundle(m *jsonrpc.Message, s *httpSession, from caller) (messages []*json
 		}
 		messages = m.Batch
 	}
+	usable := false
 	for _, m := range messages {
 		if m.Method == mcp.MethodInitialize && !s.sse {
 			return nil, "the session is initialized already"
 		}
 		from.sent(m)
+		if m.Unusable != nil {
+			s.unusable(m.Unusable)
+		} else {
+			usable = true
+		}
+	}
+	if !usable {
+		return nil, messages[0].Unusable.Reason
 	}
 	return messages, ""
 }

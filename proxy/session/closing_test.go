@@ -397,6 +397,20 @@ func TestD45_BatchWithClientClosing(t *testing.T) {
 	})
 }
 
+// What is unusable in a batch is answered in it, beside the rest.
+func TestUnusableElements(t *testing.T) {
+	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{}}}`)
+		w.client.take()
+		w.client.say(`[1,{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","id":3,"method":7}]`)
+		w.client.want(`[{"jsonrpc":"2.0","error":{"code":-32600,"message":"Invalid request: batch element is not an object"}},` +
+			`{"jsonrpc":"2.0","id":2,"result":{}},` +
+			`{"jsonrpc":"2.0","id":3,"error":{"code":-32600,"message":"Invalid request: \"method\" is not a string"}}]`)
+		w.client.say(`[1]`)
+		w.client.want(`[{"jsonrpc":"2.0","error":{"code":-32600,"message":"Invalid request: batch element is not an object"}}]`)
+	})
+}
+
 func TestBatchElsewhere(t *testing.T) {
 	inWorld(t, &Router{}, []string{"files"}, func(w *world) {
 		w.initialize() // 2025-11-25

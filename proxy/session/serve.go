@@ -200,15 +200,10 @@ func (s *session) ready(wait bool) bool {
 	return true
 }
 
-// invalid answers an unusable message. The answer has its id unless that could be the id of an open
-// request.
-func (s *session) invalid(bad *jsonrpc.InvalidError) {
-	id := bad.ID
-	if bad.Reply || bad.Code == jsonrpc.CodeParseError || s.client.Request(id) != nil {
-		id = jsonrpc.ID{}
-	}
+// invalid returns the answer to an unusable message.
+func (s *session) invalid(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	s.log.Debug("unusable message from client", "err", bad)
-	s.client.Send(jsonrpc.NewError(id, bad.Wire()))
+	return bad.Answer(s.client.Request(bad.ID) != nil)
 }
 
 // LogClientLeft is the log message for the end of a session.

@@ -47,8 +47,11 @@ func (u *upstreamConn) newAttempt() *attempt {
 		Cancelled: u.client.questionCancelled,
 		Notified:  func(m *jsonrpc.Message, of *peer.Call) { u.notified(incoming{a: a, m: m, of: of}) },
 		Progress:  func(c *peer.Call, m *jsonrpc.Message, _ jsonrpc.Span) { u.notified(incoming{a: a, m: m, of: c}) },
-		Invalid:   func(bad *jsonrpc.InvalidError) { u.log.Debug("unusable message from upstream", "err", bad) },
-		Refuse:    peer.DropDuplicates,
+		Invalid: func(bad *jsonrpc.InvalidError) *jsonrpc.Message {
+			u.log.Debug("unusable message from upstream", "err", bad)
+			return nil
+		},
+		Refuse: peer.DropDuplicates,
 		Dropped: func(_ string, m *jsonrpc.Message) {
 			u.noteAnswer(m)
 			u.answeredLate(m.ID)

@@ -58,7 +58,10 @@ func newLegacy(upstream string, log *slog.Logger) *legacy {
 	room := jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}
 	l.client = peer.New(peer.Options{Name: upstream, Room: room, Ready: l.readyForClient, Request: l.request, Notified: l.noticeOfClient})
 	l.modern = peer.New(peer.Options{Name: upstream, Room: room, Ready: l.readyForModern, Request: l.ignore, Notified: l.noticeOfServer,
-		Invalid: func(bad *jsonrpc.InvalidError) { l.log.Debug("unusable message from upstream", "err", bad) }})
+		Invalid: func(bad *jsonrpc.InvalidError) *jsonrpc.Message {
+			l.log.Debug("unusable message from upstream", "err", bad)
+			return nil
+		}})
 	return l
 }
 

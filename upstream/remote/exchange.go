@@ -172,34 +172,38 @@ func readBody(resp *http.Response, most int) ([]byte, error) {
 // take reads one message, or in 2025-03-26 an array of them. It returns the reply if it is
 // one of them, and passes the others on.
 func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Message, f *failure) {
-	m, err := x.t.limits.Decode(text)
-	if err != nil {
-		bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
-		if bad.Reply && (bad.ID.IsZero() || same(bad.ID, x.id)) || mediaType(x.resp) == typeJSON {
-			return nil, invalid(bad.Reason)
-		}
-		if !x.pass(received{err: bad}) {
-			return nil, broken(ctx, jsonrpc.ErrClosed, true)
-		}
-		return nil, nil
-	}
-	for e := range m.Each {
+	for e := range x.t.decode(text).Each {
+		passed := true
 		switch answer, mine := x.mine(e); {
 		case mine:
 			reply = answer
 		case e.IsResponse():
 			f = invalid("a response to another request")
-		default:
+		case e.Unusable == nil:
 			e.Related = x.related
-			if !x.pass(received{m: e}) {
-				return nil, broken(ctx, jsonrpc.ErrClosed, true)
-			}
+			passed = x.pass(received{m: e})
+		case e.Unusable.Reply && (e.Unusable.ID.IsZero() || same(e.Unusable.ID, x.id)), mediaType(x.resp) == typeJSON:
+			f = invalid(e.Unusable.Reason)
+		default:
+			passed = x.pass(received{err: e.Unusable})
+		}
+		if !passed {
+			return nil, broken(ctx, jsonrpc.ErrClosed, true)
 		}
 	}
 	if reply != nil {
 		return reply, nil
 	}
 	return nil, f
+}
+
+// decode returns what a server has sent; a message with only Unusable set if that is no message.
+func (t *transport) decode(text []byte) *jsonrpc.Message {
+	m, err := t.limits.Decode(text)
+	if bad, ok := errors.AsType[*jsonrpc.InvalidError](err); ok {
+		return &jsonrpc.Message{Unusable: bad}
+	}
+	return m
 }
 
 // mine reports whether m is the reply. An error without an id counts as the reply, since

@@ -313,24 +313,26 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 		if tooLong != nil {
 			return pass(received{err: &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: "message too long"}})
 		}
-		m, err := s.t.limits.Decode([]byte(text))
-		if err != nil {
-			bad, _ := errors.AsType[*jsonrpc.InvalidError](err)
-			if c := s.calls.find(bad.ID); c != nil && bad.Reply {
-				s.failCall(c, invalid(bad.Reason))
-				return true
+		for e := range s.t.decode([]byte(text)).Each {
+			passed := true
+			bad, id := e.Unusable, e.ID
+			if bad != nil {
+				id = bad.ID
 			}
-			return pass(received{err: bad})
-		}
-		for e := range m.Each {
-			if !e.IsResponse() {
-				if !pass(received{m: e}) {
-					return false
-				}
-			} else if c := s.calls.find(e.ID); c != nil {
+			switch c := s.calls.find(id); {
+			case bad != nil && bad.Reply && c != nil:
+				s.failCall(c, invalid(bad.Reason))
+			case bad != nil:
+				passed = pass(received{err: bad})
+			case !e.IsResponse():
+				passed = pass(received{m: e})
+			case c != nil:
 				s.reply(c, e)
-			} else {
+			default:
 				s.log.Debug("late response dropped", "id", e.ID.String())
+			}
+			if !passed {
+				return false
 			}
 		}
 		return true

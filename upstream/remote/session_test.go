@@ -164,7 +164,7 @@ func TestBatchAnswer(t *testing.T) {
 	f := newFake(t)
 	f.handle("tools/list", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		fmt.Fprintf(w, `[{"jsonrpc":"2.0","method":"notifications/message","params":{}},{"jsonrpc":"2.0","id":%s,"result":{}}]`, m.ID)
+		fmt.Fprintf(w, `[1,{"jsonrpc":"2.0","method":"notifications/message","params":{}},{"jsonrpc":"2.0","id":%s,"result":{}}]`, m.ID)
 	})
 	c := connect(t, f)
 	c.request(1, "tools/list", "")

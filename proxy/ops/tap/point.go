@@ -141,6 +141,9 @@ func (c *conn) pass(now *activeTaps, batch []*jsonrpc.Message, there, back *way)
 			c.pass(now, m.Batch, there, back)
 			continue
 		}
+		if m.Unusable != nil {
+			continue
+		}
 		l := c.lineOf(now, m, there, back, at)
 		for _, t := range now.taps {
 			t.offer(&l, m)
