@@ -22,10 +22,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
-	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
+	"github.com/mcp-proxy/mcp-proxy/proxy/stdio"
 	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -247,7 +247,7 @@ func (p *Proxy) Serve() error {
 // With [Options.Stdio] the end of ctx also ends the upstreams by force, within a second.
 func (p *Proxy) ServeStdio(ctx context.Context, in, out *os.File) error {
 	p.start()
-	client := frontend.NewStdio(in, out, p.front.Limits)
+	client := stdio.New(in, out, p.front.Limits)
 	if !p.inside.enter() {
 		client.Close()
 		return jsonrpc.ErrClosed

@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"proxy/owners":              {"internal/identity", "internal/jsonrpc", "internal/mcp", "proxy/catalog"},
 	"proxy/session":             {"internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "internal/peer", "proxy/catalog", "proxy/listen", "proxy/lists", "proxy/owners", "proxy/policy"},
 	"proxy/frontend":            {"internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp"},
+	"proxy/stdio":               {"internal/jsonrpc"},
 	"proxy/auth":                {"internal/identity", "internal/jwt"},
 	"proxy/ops":                 {"config", "internal/identity", "internal/jsonrpc", "internal/mcp", "internal/observe", "proxy/catalog", "proxy/ops/tap", "proxy/policy"},
 	"proxy/ops/metrics":         {"internal/mcp", "internal/observe"},
@@ -50,7 +51,7 @@ var mayImport = map[string][]string{
 	// The parts meet in the door, which programs embed.
 	"proxy": {
 		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/peer", "internal/secretfile",
-		"proxy/auth", "proxy/catalog", "proxy/cluster", "proxy/frontend", "proxy/lists", "proxy/ops", "proxy/ops/metrics", "proxy/ops/tap", "proxy/ops/traces", "proxy/policy", "proxy/session",
+		"proxy/auth", "proxy/catalog", "proxy/cluster", "proxy/frontend", "proxy/lists", "proxy/ops", "proxy/ops/metrics", "proxy/ops/tap", "proxy/ops/traces", "proxy/policy", "proxy/session", "proxy/stdio",
 		"upstream", "upstream/eras", "upstream/link", "upstream/oauth", "upstream/process", "upstream/remote", "upstream/replay", "upstream/shared",
 	},
 	"cmd/mcp-proxy":  {"config", "proxy"},

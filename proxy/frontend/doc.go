@@ -1,14 +1,12 @@
-// Package frontend connects clients to the proxy. It makes a [jsonrpc.Conn] of stdin and stdout, a
-// WebSocket, or HTTP, and passes it to a Serve function.
+// Package frontend connects clients on HTTP to the proxy. It makes a [jsonrpc.Conn] of a WebSocket, or
+// of requests, and passes it to a Serve function.
 //
-//	stdin, stdout ────────────────────────────► Stdio ─────────┐
-//	                                                           │
-//	/ws /ws/NAME ────┐                    ┌► wsconn.Conn ──────┤
+//	/ws /ws/NAME ────┐                    ┌► wsconn.Conn ──────┐
 //	/sse /message ───┼─► Guard ─► HTTP ───┼► session ──────────┼─Conn─► Serve
 //	/mcp /mcp/NAME ──┘                    ├► session ──────────┘
 //	                                      └► principalConn ─────Conn─► ServePrincipal
 //
-// On stdio and on a WebSocket the connection is the session. HTTP requests have no common
+// On a WebSocket the connection is the session. HTTP requests have no common
 // connection. In the legacy era a header names their session; in the modern era they only share a
 // principal. Each POST shows its era (headers.go).
 //
@@ -79,8 +77,7 @@
 //
 // Goroutines: Keep runs for as long as there are other replicas, with one that notices when the process stood
 // still, and one for each replica that is sent something. One runs Serve for each HTTP session and each WebSocket, one runs ServePrincipal for
-// each principal's connection. The goroutines of net/http write the responses. interrupt.go lists
-// those of Stdio.
+// each principal's connection. The goroutines of net/http write the responses.
 //
 // Invariants:
 //   - A request that is passed on has one outcome for its client: a response of the other process, or

@@ -3,7 +3,6 @@ package frontend
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -266,11 +265,6 @@ func (s *httpSession) holds() holds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return holds{len(s.out.numbered), s.pending.Len(), len(s.out.store), s.out.bytes, s.out.dropped, s.idle.open}
-}
-
-func isInvalid(err error) bool {
-	_, ok := errors.AsType[*jsonrpc.InvalidError](err)
-	return ok
 }
 
 // A secret is an Identifier with one static token.

@@ -1,6 +1,6 @@
 //go:build unix
 
-package frontend
+package stdio
 
 import (
 	"bufio"
@@ -23,14 +23,14 @@ import (
 )
 
 // The test binary is the process that a client starts, if this is set to one of
-// the names in stdioProcesses.
-const processEnv = "FRONTEND_TEST_PROCESS"
+// the names in processes.
+const processEnv = "STDIO_TEST_PROCESS"
 
-// stdioProcesses are the things that such a process does with its client. Their result is the last
+// processes are the things that such a process does with its client. Their result is the last
 // line on stderr.
-var stdioProcesses = map[string]func(s *Stdio) string{
+var processes = map[string]func(s *Conn) string{
 	// echo answers until the client has left.
-	"echo": func(s *Stdio) string {
+	"echo": func(s *Conn) string {
 		eof := false
 		for {
 			m, err := s.Recv()
@@ -40,12 +40,12 @@ var stdioProcesses = map[string]func(s *Stdio) string{
 			case err != nil:
 				return fmt.Sprintf("eof=%v closed=%v", eof, errors.Is(err, jsonrpc.ErrClosed))
 			default:
-				s.Send(echoed(m))
+				s.Send(jsonrpc.NewResult(m.ID, []byte(`{}`)))
 			}
 		}
 	},
 	// flood sends to a client that does not read; Close ends that.
-	"flood": func(s *Stdio) string {
+	"flood": func(s *Conn) string {
 		var sent atomic.Int64
 		end := make(chan error, 1)
 		go func() {
@@ -64,14 +64,14 @@ var stdioProcesses = map[string]func(s *Stdio) string{
 		return fmt.Sprintf("closed=%v", errors.Is(<-end, jsonrpc.ErrClosed))
 	},
 	// close ends while the client is silent.
-	"close": func(s *Stdio) string {
+	"close": func(s *Conn) string {
 		s.Close()
 		s.Close()
 		_, err := s.Recv()
 		return fmt.Sprintf("closed=%v", errors.Is(err, jsonrpc.ErrClosed))
 	},
 	// chatter writes to stdout and stderr until the client has left, and longer.
-	"chatter": func(s *Stdio) string {
+	"chatter": func(s *Conn) string {
 		var err error
 		for err == nil {
 			err = s.Send(sized(10))
@@ -85,27 +85,27 @@ var stdioProcesses = map[string]func(s *Stdio) string{
 }
 
 func init() {
-	process, ok := stdioProcesses[os.Getenv(processEnv)]
+	process, ok := processes[os.Getenv(processEnv)]
 	if !ok {
 		return
 	}
-	said := process(NewStdio(os.Stdin, os.Stdout, jsonrpc.Limits{}))
+	said := process(New(os.Stdin, os.Stdout, jsonrpc.Limits{}))
 	os.Stderr.WriteString(said + "\n")
 	os.Exit(0)
 }
 
-// A stdioProcess runs one of those on blocking descriptors, which most clients pass.
-type stdioProcess struct {
+// A clientProcess runs one of those on blocking descriptors, which most clients pass.
+type clientProcess struct {
 	cmd           *exec.Cmd
 	stdin, stdout *os.File
 	said          chan string
 }
 
-func startProcess(t *testing.T, name string) *stdioProcess {
+func startProcess(t *testing.T, name string) *clientProcess {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), conntest.Patience)
 	t.Cleanup(cancel)
-	p := &stdioProcess{cmd: exec.CommandContext(ctx, os.Args[0]), said: make(chan string, 1)}
+	p := &clientProcess{cmd: exec.CommandContext(ctx, os.Args[0]), said: make(chan string, 1)}
 	p.cmd.Env = append(os.Environ(), processEnv+"="+name)
 	in, out := p.pipes(t)
 	p.cmd.Stdin, p.cmd.Stdout = in, out
@@ -128,7 +128,7 @@ func startProcess(t *testing.T, name string) *stdioProcess {
 	return p
 }
 
-func (p *stdioProcess) pipes(t *testing.T) (in, out *os.File) {
+func (p *clientProcess) pipes(t *testing.T) (in, out *os.File) {
 	t.Helper()
 	in, stdin, err1 := os.Pipe()
 	stdout, out, err2 := os.Pipe()
@@ -141,7 +141,7 @@ func (p *stdioProcess) pipes(t *testing.T) (in, out *os.File) {
 }
 
 // wantEnd waits until the process has ended by itself with that line.
-func (p *stdioProcess) wantEnd(t *testing.T, said string) {
+func (p *clientProcess) wantEnd(t *testing.T, said string) {
 	t.Helper()
 	got := <-p.said // CommandContext sees to the time
 	if err := p.cmd.Wait(); err != nil || got != said {
@@ -222,7 +222,7 @@ func TestProcessClosesWhileReading(t *testing.T) {
 
 // After the end of stdin the client still gets its answers, and Recv returns when it has left.
 func TestD02_StdioHalfClose(t *testing.T) {
-	s, stdin, stdout := newStdio(t)
+	s, stdin, stdout := newConn(t)
 	io.WriteString(stdin, `{"jsonrpc":"2.0","id":1,"method":"a"}`+"\n"+`{"jsonrpc":"2.0","id":2,"method":"b"}`)
 	stdin.Close()
 	for _, want := range []string{"a", "b"} { // the second without a newline
@@ -263,7 +263,7 @@ func TestD02_StdioHalfClose(t *testing.T) {
 
 // Both ends close at once, with answers on the way: the client has left, whichever shows first.
 func TestD01_StdioFullClose(t *testing.T) {
-	s, stdin, stdout := newStdio(t)
+	s, stdin, stdout := newConn(t)
 	stdin.Close()
 	stdout.Close()
 	if _, err := conntest.RecvOrEnd(t, s); err != io.EOF {

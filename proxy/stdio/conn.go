@@ -1,4 +1,6 @@
-package frontend
+// Package stdio makes a [jsonrpc.Conn] of the stdin and stdout of this process, at whose other end is the
+// client that has started it. interrupt.go has the goroutines that it may need.
+package stdio
 
 import (
 	"errors"
@@ -14,12 +16,12 @@ import (
 // errStdoutBroken is the cause if only a poll shows that stdout is broken.
 var errStdoutBroken = errors.New("stdout is broken")
 
-// A Stdio is the client on the stdin and stdout of this process, as a [jsonrpc.Conn].
+// A Conn is the client on the stdin and stdout of this process, as a [jsonrpc.Conn].
 //
 // The end of stdin is a half-close: Recv returns io.EOF once, and the client may still read its
 // answers. The next Recv blocks until the client has left, which a broken stdout shows, or until
 // Close.
-type Stdio struct {
+type Conn struct {
 	// Static after construction.
 	in     io.ReadCloser
 	out    io.WriteCloser
@@ -35,11 +37,11 @@ type Stdio struct {
 	cause error     // set before gone is closed
 }
 
-// NewStdio returns the client on in and out, and owns both. It makes writes to a broken stdout or
+// New returns the client on in and out, and owns both. It makes writes to a broken stdout or
 // stderr return an error instead of killing the process.
-func NewStdio(in, out *os.File, limits jsonrpc.Limits) *Stdio {
+func New(in, out *os.File, limits jsonrpc.Limits) *Conn {
 	surviveSIGPIPE()
-	s := &Stdio{in: interruptibleReader(in), out: interruptibleWriter(out), stdout: out, gone: make(chan struct{})}
+	s := &Conn{in: interruptibleReader(in), out: interruptibleWriter(out), stdout: out, gone: make(chan struct{})}
 	s.reader, s.writer = jsonrpc.NewLineReader(s.in, limits), jsonrpc.NewLineWriter(s.out)
 	return s
 }
@@ -51,7 +53,7 @@ var surviveSIGPIPE = sync.OnceFunc(func() {
 })
 
 // Recv implements [jsonrpc.Conn].
-func (s *Stdio) Recv() (*jsonrpc.Message, error) {
+func (s *Conn) Recv() (*jsonrpc.Message, error) {
 	if s.ended {
 		s.awaitGone()
 		return nil, s.cause
@@ -74,7 +76,7 @@ func (s *Stdio) Recv() (*jsonrpc.Message, error) {
 }
 
 // awaitGone returns when the client has left, or after Close.
-func (s *Stdio) awaitGone() {
+func (s *Conn) awaitGone() {
 	for {
 		select {
 		case <-s.gone:
@@ -93,14 +95,14 @@ func (s *Stdio) awaitGone() {
 
 // Send implements [jsonrpc.Conn]. It returns when stdout has taken the message, so it blocks while
 // the client does not read.
-func (s *Stdio) Send(m *jsonrpc.Message) error { return s.sent(s.writer.Write(m)) }
+func (s *Conn) Send(m *jsonrpc.Message) error { return s.sent(s.writer.Write(m)) }
 
 // SendAll sends messages in few writes.
-func (s *Stdio) SendAll(messages []*jsonrpc.Message) error {
+func (s *Conn) SendAll(messages []*jsonrpc.Message) error {
 	return s.sent(s.writer.WriteAll(messages))
 }
 
-func (s *Stdio) sent(err error) error {
+func (s *Conn) sent(err error) error {
 	if err != nil {
 		s.end(err)
 		return s.cause
@@ -109,16 +111,16 @@ func (s *Stdio) sent(err error) error {
 }
 
 // Transport returns the name of the transport.
-func (s *Stdio) Transport() string { return "stdio" }
+func (s *Conn) Transport() string { return "stdio" }
 
 // Close implements [jsonrpc.Conn]. Messages that Send accepted have been written.
-func (s *Stdio) Close() error {
+func (s *Conn) Close() error {
 	s.end(nil)
 	return nil
 }
 
-// end ends the Stdio. The first cause counts.
-func (s *Stdio) end(cause error) {
+// end ends the Conn. The first cause counts.
+func (s *Conn) end(cause error) {
 	s.once.Do(func() {
 		s.cause = jsonrpc.Closed(cause)
 		close(s.gone)

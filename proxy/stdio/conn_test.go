@@ -1,4 +1,4 @@
-package frontend
+package stdio
 
 import (
 	"encoding/json"
@@ -12,15 +12,15 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
-// newStdio returns a Stdio and the client's ends of its pipes.
-func newStdio(t *testing.T) (s *Stdio, stdin, stdout *os.File) {
+// newConn returns a Conn and the client's ends of its pipes.
+func newConn(t *testing.T) (s *Conn, stdin, stdout *os.File) {
 	t.Helper()
 	in, stdin, err1 := os.Pipe()
 	stdout, out, err2 := os.Pipe()
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	s = NewStdio(in, out, jsonrpc.Limits{})
+	s = New(in, out, jsonrpc.Limits{})
 	t.Cleanup(func() {
 		s.Close()
 		stdin.Close()
@@ -29,10 +29,10 @@ func newStdio(t *testing.T) (s *Stdio, stdin, stdout *os.File) {
 	return s, stdin, stdout
 }
 
-func TestStdioIsConn(t *testing.T) {
+func TestIsConn(t *testing.T) {
 	t.Parallel()
 	conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) {
-		s, stdin, stdout := newStdio(t)
+		s, stdin, stdout := newConn(t)
 		client := jsonrpc.NewLineConn(stdout, stdin, jsonrpc.Limits{}, func() error {
 			return errors.Join(stdin.Close(), stdout.Close())
 		})
@@ -40,8 +40,8 @@ func TestStdioIsConn(t *testing.T) {
 	})
 }
 
-func TestStdioCloseAfterHalfClose(t *testing.T) {
-	s, stdin, _ := newStdio(t)
+func TestCloseAfterHalfClose(t *testing.T) {
+	s, stdin, _ := newConn(t)
 	stdin.Close()
 	if _, err := conntest.RecvOrEnd(t, s); err != io.EOF {
 		t.Fatalf("Recv at the end of stdin: %v", err)
@@ -54,8 +54,8 @@ func TestStdioCloseAfterHalfClose(t *testing.T) {
 }
 
 // A broken stdout fails Send, and then ends Recv, although stdin is open.
-func TestStdioBrokenStdout(t *testing.T) {
-	s, _, stdout := newStdio(t)
+func TestBrokenStdout(t *testing.T) {
+	s, _, stdout := newConn(t)
 	stdout.Close()
 	if err := s.Send(jsonrpc.NewNotification("a", nil)); !errors.Is(err, jsonrpc.ErrClosed) {
 		t.Errorf("Send: %v", err)
@@ -63,10 +63,11 @@ func TestStdioBrokenStdout(t *testing.T) {
 	wantGone(t, s)
 }
 
-func TestStdioInvalidLine(t *testing.T) {
-	s, stdin, _ := newStdio(t)
+func TestInvalidLine(t *testing.T) {
+	s, stdin, _ := newConn(t)
 	io.WriteString(stdin, "garbage\n"+`{"jsonrpc":"2.0","method":"next"}`+"\n")
-	if _, err := conntest.RecvOrEnd(t, s); !isInvalid(err) {
+	_, err := conntest.RecvOrEnd(t, s)
+	if _, invalid := errors.AsType[*jsonrpc.InvalidError](err); !invalid {
 		t.Errorf("Recv returned %v, want an InvalidError", err)
 	}
 	if m := conntest.Recv(t, s); m.Method != "next" {
@@ -75,8 +76,8 @@ func TestStdioInvalidLine(t *testing.T) {
 }
 
 // Messages that Send accepted are written before Close returns, however large they are.
-func TestStdioCloseKeepsWhatWasSent(t *testing.T) {
-	s, _, stdout := newStdio(t)
+func TestCloseKeepsWhatWasSent(t *testing.T) {
+	s, _, stdout := newConn(t)
 	text := make(chan string, 1)
 	go func() {
 		all, _ := io.ReadAll(stdout)
