@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
@@ -20,6 +22,10 @@ const (
 
 	// maxSubscriptions bounds the subscriptions that a new session repeats.
 	maxSubscriptions = 4096
+
+	// repeatedAtOnce bounds the requests that a new session repeats at a time. The client's calls
+	// wait for all of them.
+	repeatedAtOnce = 16
 
 	// maxServerRequests bounds the requests of the server that are remembered. Further
 	// ones are not cancelled when their session is lost.
@@ -114,13 +120,29 @@ func meet(
 			news = append(news, jsonrpc.NewNotification(list.changed, nil))
 		}
 	}
-	for _, m := range h.replay() {
-		uri := mcp.Read(m).Raw(mcp.Key)
-		if repeat(ctx, t, at, m, pass) && m.Method == mcp.MethodSubscribe && uri != nil {
+	return append(news, restore(ctx, t, at, h, pass)...), nil
+}
+
+// restore repeats the rest of the state in a new session. It returns notifications for the
+// resources that are subscribed to again.
+func restore(ctx context.Context, t *transport, at *endpoint, h *history, pass func(received) bool) (news []*jsonrpc.Message) {
+	requests := h.replay()
+	accepted := make([]bool, len(requests))
+	var repeating errgroup.Group
+	repeating.SetLimit(repeatedAtOnce)
+	for i, m := range requests {
+		repeating.Go(func() error {
+			accepted[i] = repeat(ctx, t, at, m, pass)
+			return nil
+		})
+	}
+	_ = repeating.Wait()
+	for i, m := range requests {
+		if uri := mcp.Read(m).Raw(mcp.Key); accepted[i] && m.Method == mcp.MethodSubscribe && uri != nil {
 			news = append(news, jsonrpc.NewNotification(mcp.MethodResourceUpdated, slices.Concat([]byte(`{"uri":`), uri, []byte{'}'})))
 		}
 	}
-	return news, nil
+	return news
 }
 
 // confirm posts initialized.

@@ -217,10 +217,46 @@ func TestD34_ForgottenSession(t *testing.T) {
 	wantResult(t, c.recv(), 30, `{}`)
 	c.close()
 	seen := slices.DeleteFunc(f.all()[before:], func(s string) bool { return strings.HasPrefix(s, "404") || s == "GET" || s == "tools/call" })
+	slices.Sort(seen[2:4]) // which are sent at once
 	want := []string{"initialize", "notifications/initialized", "logging/setLevel", "resources/subscribe", "ping", "DELETE session-2"}
 	if !slices.Equal(seen, want) {
 		t.Errorf("server has seen %q, want %q", seen, want)
 	}
+}
+
+// The calls of a client do not wait for one subscription after the other.
+func TestD34_ManySubscriptions(t *testing.T) {
+	f := newFake(t)
+	c := connect(t, f)
+	const count = 20
+	for i := range count {
+		c.request(int64(i), "resources/subscribe", fmt.Sprintf(`{"uri":"x:%d"}`, i))
+		wantResult(t, c.recv(), int64(i), `{}`)
+	}
+	several := make(chan struct{}) // closed when a second one has come
+	var open atomic.Int32
+	f.handle("resources/subscribe", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if open.Add(1) == 2 {
+			close(several)
+		}
+		select {
+		case <-several:
+			reply(w, m, `{}`)
+		case <-r.Context().Done():
+		}
+	})
+	f.forget()
+	c.request(30, "ping", "")
+	updated := 0
+	for m := c.recv(); !m.IsResponse(); m = c.recv() {
+		if m.Method == "notifications/resources/updated" {
+			updated++
+		}
+	}
+	if updated != count {
+		t.Errorf("%d resources may have changed, want %d", updated, count)
+	}
+	c.close()
 }
 
 func TestD34_NoLoop(t *testing.T) {
