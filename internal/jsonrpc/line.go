@@ -28,6 +28,7 @@ type LineReader struct {
 	err        error
 	longest    int  // length of the last line, if it was long: the next one may be similar
 	entered    bool // a slot is taken for the current line
+	begun      bool // Read has returned the first line
 }
 
 // Slots bound how many large messages are read at the same time, because the part of a message that
@@ -49,11 +50,16 @@ func NewLineReader(r io.Reader, limits Limits) *LineReader {
 func (l *LineReader) Bound(p Slots) { l.slots = p }
 
 // Read returns the next message. An [*InvalidError] affects that line only. Any other error is r's;
-// io.EOF comes after a complete last line.
+// io.EOF comes after a complete last line. A byte order mark before the first line is skipped, as RFC
+// 8259 allows (section 8.1): programs on .NET write one.
 func (l *LineReader) Read() (*Message, error) {
 	line, err := l.ReadLine()
 	if err != nil {
 		return nil, err
+	}
+	if !l.begun {
+		l.begun = true
+		line = bytes.TrimPrefix(line, []byte("\ufeff"))
 	}
 	return l.limits.Decode(line)
 }

@@ -55,6 +55,8 @@ func TestLineReader(t *testing.T) {
 		{"no last newline", note("a") + "\n" + note("b"), "a b EOF"},
 		{"CRLF", note("a") + "\r\n" + note("b") + "\r\n", "a b EOF"},
 		{"blank lines", "\n \r\n\n" + note("a") + "\n\n\t\n" + note("b") + "\n\n", "a b EOF"},
+		{"byte order mark", "\ufeff" + note("a") + "\n" + note("b") + "\n", "a b EOF"},
+		{"byte order mark later", note("a") + "\n\ufeff" + note("b") + "\n", "a ! EOF"},
 		{"blanks at the end", note("a") + "\n  ", "a EOF"},
 		{"garbage between", note("a") + "\nServer listening!\n" + note("b") + "\n", "a ! b EOF"},
 		{"pretty printed", "{\n" + note("a") + "\n}\n", "! a ! EOF"},
