@@ -268,11 +268,10 @@ func (o *openSessions) yield(id, to string, moves int64) {
 	o.setMovedLocked(id, to)
 	if m != nil {
 		o.dropLocked(id, m)
-		o.keeper.noteEnd(id, true)
+		o.keeper.noteEnd(id)
 	}
 	delete(o.byID, id) // it may come back before it has ended
-	o.moves.Yielded++
-	o.tidings.note(Yielded, to)
+	o.tally.note(Yielded, to)
 	o.mu.Unlock()
 	if s != nil {
 		s.end(errMoved, true)

@@ -104,7 +104,6 @@ func (h *HTTP) init() {
 				return at == Nowhere
 			}
 			h.open.records.byID, h.open.kept.byID = make(map[string]*movedRecord), make(map[string]*keptRecord)
-			h.open.tidings = make(tidings)
 			h.open.keeper = newKeeper(h.open, h.Replicas)
 			relay = newRelay(h.Replicas, h.open, bodies)
 		}

@@ -61,11 +61,13 @@ func (k *keeper) instance() string {
 }
 
 // note records that the record of a session has changed.
-func (k *keeper) note(id string) { k.noteEnd(id, false) }
+func (k *keeper) note(id string) { k.toSend(id, false) }
 
-// noteEnd records that a session has ended here, or for false, that its record has changed. A session that ends
-// because this process stops is not noted: another replica may continue it.
-func (k *keeper) noteEnd(id string, ended bool) {
+// noteEnd records that a session has ended here. One that ends because this process stops is not noted: another
+// replica may continue it.
+func (k *keeper) noteEnd(id string) { k.toSend(id, true) }
+
+func (k *keeper) toSend(id string, ended bool) {
 	if k == nil {
 		return
 	}
@@ -147,7 +149,7 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 	for id, ended := range changed {
 		keeps := k.keeperOf(id)
 		if keeps != "" && to(keeps).size >= keepBatch {
-			k.noteEnd(id, ended) // the next time
+			k.toSend(id, ended) // the next time
 			continue
 		}
 		text, lives := k.open.recordOf(id, k.seq+1)

@@ -154,8 +154,7 @@ func (o *openSessions) adopt(id string) bool {
 	}
 	r.goOn()
 	o.addMovedLocked(&r, r.over(k.text))
-	o.moves.Adopted++
-	o.tidings.note(Adopted, k.owner)
+	o.tally.note(Adopted, k.owner)
 	return true
 }
 

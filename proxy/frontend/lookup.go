@@ -106,7 +106,7 @@ func (a *answer) newer(than *keptAt, instance string) bool {
 func (o *openSessions) found() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.moves.Found++
+	o.tally.found++
 }
 
 // missing counts a session that nobody has.
@@ -114,8 +114,7 @@ func (o *openSessions) missing(id string) {
 	instance, _, _ := strings.Cut(id, ".")
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.moves.Missing++
-	o.tidings.note(Missing, instance)
+	o.tally.note(Missing, instance)
 }
 
 func (f *lookups) remember(id, instance string) {

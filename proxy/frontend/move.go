@@ -134,7 +134,7 @@ func (m *mover) sweep(sessions []*httpSession, records []*movedRecord, forced bo
 			m.start(func() {
 				sent := m.send(k.onward(m.replicas.Instance()), k.ID, &k.taker)
 				if (sent || forced || len(m.replicas.Others()) == 0) && m.open.drop(k.ID, k) && sent { // else whoever keeps it may continue it
-					m.open.keeper.noteEnd(k.ID, true)
+					m.open.keeper.noteEnd(k.ID)
 				}
 				m.open.thaw(k)
 			})

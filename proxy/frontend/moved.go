@@ -31,8 +31,7 @@ func (o *openSessions) take(r *record, text []byte) bool {
 		return false
 	}
 	o.addMovedLocked(r, text)
-	o.moves.Taken++
-	o.tidings.note(Taken, r.Of)
+	o.tally.note(Taken, r.Of)
 	return true
 }
 
@@ -41,7 +40,7 @@ func (o *openSessions) addMovedLocked(r *record, text []byte) {
 	if o.idle > 0 {
 		m.expiry = time.AfterFunc(o.idle, func() {
 			if o.drop(r.ID, m) {
-				o.keeper.noteEnd(r.ID, true)
+				o.keeper.noteEnd(r.ID)
 			}
 		})
 	}
@@ -71,9 +70,42 @@ func (h *HTTP) Moves() Moves {
 	h.init()
 	h.open.mu.Lock()
 	defer h.open.mu.Unlock()
-	all := h.open.moves
-	all.Waiting, all.Kept = len(h.open.records.byID), len(h.open.kept.byID)
-	return all
+	t := &h.open.tally
+	return Moves{
+		Waiting: len(h.open.records.byID), Kept: len(h.open.kept.byID), Resumed: t.resumed, Found: t.found,
+		Taken: t.so[Taken], Adopted: t.so[Adopted], Yielded: t.so[Yielded], Missing: t.so[Missing],
+	}
+}
+
+// A tally counts what became of sessions. Its owner's lock guards it.
+type tally struct {
+	so             [Missing + 1]int // by Became
+	resumed, found int              // as in Moves
+	untold         map[tiding]int   // since the last report
+}
+
+type tiding struct {
+	what     Became
+	instance string // of the other replica
+}
+
+func (t *tally) note(what Became, instance string) {
+	t.so[what]++
+	if t.untold == nil {
+		t.untold = make(map[tiding]int)
+	}
+	t.untold[tiding{what, instance}]++
+}
+
+// report reports what became of sessions since the last call.
+func (o *openSessions) report(to Replicas) {
+	o.mu.Lock()
+	all := o.tally.untold
+	o.tally.untold = nil
+	o.mu.Unlock()
+	for became, n := range all {
+		to.Became(became.what, became.instance, n)
+	}
 }
 
 // onward returns the record for the replica that its session moves on to before its client has used it.
@@ -105,7 +137,7 @@ func (o *openSessions) dropLocked(id string, k *movedRecord) bool {
 // beginMovedLocked returns the session of a record, which its caller starts.
 func (o *openSessions) beginMovedLocked(k *movedRecord, from caller) *httpSession {
 	o.dropLocked(k.ID, k)
-	o.moves.Resumed++
+	o.tally.resumed++
 	s := o.newSession(k.ID, from)
 	s.resume(k.record, from, k.Digest != o.digest())
 	o.counted++

@@ -132,24 +132,3 @@ func tell(ctx context.Context, via http.RoundTripper, method, path string, body 
 }
 
 var errAway = errors.New(ownerAway)
-
-// Tidings count what became of sessions, until it is reported. Their owner's lock guards them.
-type tidings map[tiding]int
-
-type tiding struct {
-	became   Became
-	instance string // of the other replica
-}
-
-func (t tidings) note(became Became, instance string) { t[tiding{became, instance}]++ }
-
-// report reports what became of sessions since the last call.
-func (o *openSessions) report(to Replicas) {
-	o.mu.Lock()
-	all := o.tidings
-	o.tidings = make(tidings)
-	o.mu.Unlock()
-	for what, n := range all {
-		to.Became(what.became, what.instance, n)
-	}
-}

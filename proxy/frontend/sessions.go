@@ -45,9 +45,8 @@ type openSessions struct {
 	moved     map[string]string // by session: the instance that has it now
 	records   movedRecords
 	kept      keptRecords
-	tidings   tidings
+	tally     tally
 	heard     map[string]time.Time    // when replicas that seemed to be dead have sent claims, by instance
-	moves     Moves                   // without Waiting
 	counted   int                     // number of open connections
 	uncounted int                     // those of them that have moved here, and do not count against max
 	byID      map[string]*httpSession // sessions that a client may still use
@@ -199,7 +198,7 @@ func (o *openSessions) forget(s *httpSession) {
 		delete(o.byID, s.id)
 	}
 	if !s.stopped() && o.ctx.Err() == nil { // else another replica may continue it
-		s.keeper.noteEnd(s.id, true)
+		s.keeper.noteEnd(s.id)
 	}
 }
 
