@@ -35,7 +35,7 @@ func readURI(uri string) (r reading, ok bool) {
 	r.text = uri
 	place, rest := cutQuery(uri)
 	for i := range decodings {
-		if isUnclear(place) {
+		if isUnclear(place) || leadsUp(rest) {
 			return r, false
 		}
 		named := canonical(place)
@@ -154,7 +154,9 @@ func (r *reading) addParsed(named string) {
 	if host == "" && path == "" {
 		return
 	}
-	for _, h := range []string{host, bareHost(host), bareHost(host) + port, ""} {
+	bare := bareHost(host)
+	dotless := strings.TrimSuffix(bare, ".")
+	for _, h := range []string{host, bare, dotless, dotless + port, ""} {
 		r.add(scheme + "//" + h + path)
 		r.add(scheme + "//" + h + strings.TrimRight(path, "/"))
 	}
@@ -179,13 +181,13 @@ func authority(scheme, rest string) (host, path, port string) {
 	return host, squeeze("/" + path), port
 }
 
-// bareHost returns a host without user, port and trailing dot.
+// bareHost returns a host without user and port.
 func bareHost(host string) string {
 	host = host[strings.LastIndexByte(host, '@')+1:]
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.Trim(host[i+1:], "0123456789") == "" {
 		host = host[:i]
 	}
-	return strings.TrimSuffix(host, ".")
+	return host
 }
 
 // isUnclear reports whether servers may read a URI, up to ? or #, as different ones: it has characters that parsers
@@ -204,7 +206,20 @@ func isUnclear(place string) bool {
 	scheme, rest := cutScheme(place)
 	scheme = strings.ToLower(scheme)
 	host, _, port := authority(scheme, rest)
-	return port != "" && isOddHost(bareHost(host))
+	bare := bareHost(host)
+	return isDots(bare) || port != "" && isOddHost(strings.TrimSuffix(bare, "."))
+}
+
+// leadsUp reports whether the text from ? or # on has elements "." or "..". Servers that take it for a part of a path
+// resolve them: file:///public/x?/../../etc/passwd.
+func leadsUp(rest string) bool {
+	rest = strings.ReplaceAll(rest, `\`, "/")
+	for i, c := range rest {
+		if c == '/' && isDots(rest[i+1:]) {
+			return true
+		}
+	}
+	return false
 }
 
 // isWrapped reports whether a URI is quoted, <file:///x> or URL:file:///x, which urllib and java.net.URL unwrap.
