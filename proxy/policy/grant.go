@@ -108,8 +108,8 @@ func (g *Grant) MayDeliver(url string) bool {
 	if g == nil {
 		return true
 	}
-	_, may := glob.First(g.rule.Deliver, url)
-	return may
+	as, ok := readURI(url)
+	return ok && slices.ContainsFunc(g.rule.deliver, func(to *reading) bool { return to.allows(&as) })
 }
 
 // MayExtend reports whether the client may use any extension that the proxy does not know.

@@ -134,6 +134,8 @@ type rule struct {
 	// For resources. byURI is set if any glob, also among the scopes, matches URIs: otherwise URIs are not parsed.
 	byURI       bool
 	allow, deny []*reading
+
+	deliver []*reading
 }
 
 func compile(r Rule) (*rule, error) {
@@ -163,7 +165,7 @@ func compile(r Rule) (*rule, error) {
 		c.scopes[readGlob(g)] = r.Scopes[g]
 		c.byURI = c.byURI || beginsURI.MatchString(literal(g))
 	}
-	c.allow, c.deny = readGlobs(r.Resources.Allow), readGlobs(r.Resources.Deny)
+	c.allow, c.deny, c.deliver = readGlobs(r.Resources.Allow), readGlobs(r.Resources.Deny), readGlobs(r.Deliver)
 	c.byURI = c.byURI || c.allow != nil || c.deny != nil
 	return c, nil
 }

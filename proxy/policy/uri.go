@@ -111,11 +111,42 @@ func (g *reading) allows(uri *reading) bool {
 		if i > 0 && as == uri.places[0] && g.places[i] == g.places[0] {
 			continue
 		}
-		if _, ok := glob.First(g.places[i:i+1], as); !ok {
+		if !matchesPlace(g.places[i], as) {
 			return false
 		}
 	}
 	return true
+}
+
+// matchesPlace reports whether a glob matches a place. The host in a glob for a web server matches only hosts, so that
+// https://*.example.com/* does not match https://evil.example/.example.com/x.
+func matchesPlace(pattern, as string) bool {
+	scheme, rest := cutScheme(as)
+	if _, web := ports[scheme]; web {
+		wantScheme, wantRest := cutScheme(pattern)
+		wantHost, wantPath, ok := cutHost(wantRest)
+		if ok && strings.ContainsAny(wantScheme+wantHost, `*?[`) {
+			host, path, ok := cutHost(rest)
+			host = host[strings.LastIndexByte(host, '@')+1:]
+			return ok && fits(wantScheme, scheme) && fits(wantHost, host) && fits(wantPath, path)
+		}
+	}
+	return fits(pattern, as)
+}
+
+func fits(pattern, text string) bool {
+	_, ok := glob.First([]string{pattern}, text)
+	return ok
+}
+
+// cutHost splits the text after a scheme before the path; false if it has no host or no path.
+func cutHost(rest string) (host, path string, ok bool) {
+	after, ok := strings.CutPrefix(rest, "//")
+	i := strings.IndexByte(after, '/')
+	if !ok || i < 0 {
+		return "", "", false
+	}
+	return after[:i], after[i:], true
 }
 
 // add adds a reading, also for servers that ignore case.

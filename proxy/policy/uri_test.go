@@ -270,6 +270,32 @@ func TestOtherRulesLetURIsPass(t *testing.T) {
 	}
 }
 
+// A glob of web addresses allows no other hosts, and no path that leads out of its own.
+func TestHostsOfGlobs(t *testing.T) {
+	g := policies(t, Rule{
+		Who: Who{Any: true}, Resources: Globs{Allow: []string{"https://*.example.com/*", "https://h/x/*", "docs://*/a"}},
+		Deliver: []string{"https://hooks.example.com/t1/*", "https://*.example.org/*", "http*://hook?/*"},
+	}).For(identity.Nobody)
+	for uri, want := range map[string]bool{
+		"https://a.example.com/x": true, "https://A.EXAMPLE.com/x/y": true, "https://u@a.example.com/x": true, "https://h/x/y": true, "docs://x/y/a": true,
+		"https://evil.com/.example.com/x": false, "https://evil.com/a.example.com/": false, "https://u@evil.com/a.example.com/": false, "https://evil.com?.example.com/x": false,
+		"https://a.example.com@evil.com/x": false, "https://a.example.com": false,
+	} {
+		if g.May(Resource, uri) != want {
+			t.Errorf("%s: %v", uri, !want)
+		}
+	}
+	for url, want := range map[string]bool{
+		"https://hooks.example.com/t1/x": true, "https://HOOKS.example.com/t1/x?y=z": true, "https://a.example.org/": true, "http://hook1/x": true,
+		"https://hooks.example.com/t1/../t2/x": false, "https://hooks.example.com/t1/%2e%2e/t2/x": false, "https://hooks.example.com/t1/..;/x": false,
+		"https://evil.com/.example.org/x": false, "https://evil.com#.example.org/": false, "https://u@evil.com/a.example.org/": false, "https://hook1@evil.com/x": false, "": false,
+	} {
+		if g.MayDeliver(url) != want {
+			t.Errorf("deliver to %s: %v", url, !want)
+		}
+	}
+}
+
 // A template is hidden if all its expansions are, as far as its text tells.
 func TestTemplates(t *testing.T) {
 	g := policies(t, Rule{Who: Who{Any: true}, Resources: Globs{Allow: []string{"docs://public/*", "db://t", "file:///*"}, Deny: []string{"file:///secret/*", "db://t/x"}}}).For(identity.Nobody)
