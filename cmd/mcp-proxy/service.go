@@ -31,6 +31,8 @@ type service interface {
 // within lostGrace if the service fails. It calls ready after the handlers of signals are in place,
 // and before it serves the first client.
 func (s *start) run(ctx context.Context, v service, n *reporter, lostGrace time.Duration, ready func()) error {
+	// Nobody reads it: a write to a stdout or stderr that nobody reads any more then fails, and does not end the process.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	hangUpStops, hangUpReloads := meaningOfHangUp(os.Stdin)
 	signals, ignore := stopSignals(hangUpStops)
 	defer ignore()

@@ -3,7 +3,11 @@
 package main
 
 import (
+	"bufio"
+	"errors"
 	"os"
+	"os/exec"
+	"regexp"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -38,6 +42,32 @@ func TestSignalsTogetherAreOne(t *testing.T) {
 				close(done)
 			})
 		})
+	}
+}
+
+// Whoever started the proxy may stop reading what it prints.
+func TestNobodyReadsTheOutput(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("mcp-proxy", "serve", "--port", "0", "--log-level", "debug", "--", "fakeserver")
+	out, err1 := cmd.StdoutPipe()
+	log, err2 := cmd.StderrPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	url := regexp.MustCompile(`http://[^ ,]*/mcp`).FindString(line)
+	if err := errors.Join(err, out.Close(), log.Close()); err != nil || url == "" {
+		t.Fatal(line, err)
+	}
+	for range 2 { // which are logged
+		if text, err := exec.Command("mcp-proxy", "call", "echo", "--url", url).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
 	}
 }
 
