@@ -95,7 +95,7 @@ func (h *HTTP) servePublicCard(w http.ResponseWriter, r *http.Request) bool {
 	switch {
 	case r.Method == http.MethodOptions:
 		header.Set("Access-Control-Max-Age", corsMaxAge)
-		w.WriteHeader(http.StatusNoContent)
+		writeStatus(w, http.StatusNoContent)
 	case path == cardPath:
 		serveDocument(w, r, typeCard, "public", h.card(r, ""))
 	default:
@@ -115,6 +115,7 @@ func serveDocument(w http.ResponseWriter, r *http.Request, media, cache string, 
 		notAllowed(w, "GET, HEAD, OPTIONS")
 		return
 	}
+	bound(w)
 	text, _ := json.Marshal(document) // it has strings only
 	sum := sha256.Sum256(text)
 	header := w.Header()

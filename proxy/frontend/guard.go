@@ -93,7 +93,7 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request, from *origin) (
 		return nil, false
 	}
 	if r.Method == http.MethodOptions {
-		w.WriteHeader(http.StatusNoContent)
+		writeStatus(w, http.StatusNoContent)
 		return nil, false
 	}
 	if who = from.client(); who != nil {

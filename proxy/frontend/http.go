@@ -144,6 +144,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *HTTP) serveHealth(w http.ResponseWriter) {
+	bound(w)
 	if h.open.isDraining() {
 		http.Error(w, "draining", http.StatusServiceUnavailable)
 		return
@@ -190,6 +191,7 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	case "/message":
 		h.sse.post(w, r, c)
 	default:
+		bound(w)
 		http.Error(w, "404 page not found: MCP clients connect to /mcp, /ws or /sse", http.StatusNotFound)
 	}
 }

@@ -87,6 +87,6 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	case s.deliver(r.Context(), nil, messages) != nil:
 		sessionEnded(w)
 	default:
-		w.WriteHeader(http.StatusAccepted)
+		writeStatus(w, http.StatusAccepted)
 	}
 }

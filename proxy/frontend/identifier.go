@@ -113,13 +113,14 @@ func (g *Guard) serveMetadata(w http.ResponseWriter, r *http.Request) {
 		if text, ok := g.clients().Metadata(r); ok {
 			writeJSON(w, http.StatusOK, text)
 		} else {
+			bound(w)
 			http.NotFound(w, r)
 		}
 	case http.MethodOptions:
 		h.Set("Access-Control-Allow-Methods", "GET, HEAD")
 		h.Set("Access-Control-Allow-Headers", corsHeaders)
 		h.Set("Access-Control-Max-Age", corsMaxAge)
-		w.WriteHeader(http.StatusNoContent)
+		writeStatus(w, http.StatusNoContent)
 	default:
 		notAllowed(w, "GET, HEAD, OPTIONS")
 	}

@@ -36,7 +36,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 	// notifications from clients. Serve would take a notification without a version for a legacy
 	// one.
 	if m.IsNotification() && (m.Method == mcp.MethodCancelled || !mcp.Read(m).Has(mcp.Version)) {
-		w.WriteHeader(http.StatusAccepted)
+		writeStatus(w, http.StatusAccepted)
 		return
 	}
 	given := h.relay.givenIn(m)
@@ -56,7 +56,7 @@ func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller
 		if unknown == nil {
 			c.tell(m)
 		}
-		w.WriteHeader(http.StatusAccepted)
+		writeStatus(w, http.StatusAccepted)
 		return
 	case unknown != nil:
 		writeError(w, http.StatusOK, m.ID, jsonrpc.InvalidParams(unknown.Error()))

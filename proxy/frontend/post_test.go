@@ -318,6 +318,31 @@ func TestBodyThatNeverComes(t *testing.T) {
 	}
 }
 
+// A client that does not read small responses, either, loses its connection.
+func TestUnreadSmallResponses(t *testing.T) {
+	for name, request := range map[string]string{
+		"refused by the guard": "GET /mcp HTTP/1.1\r\nHost: evil.example\r\n",
+		"of a health check":    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
+		"of a server card":     "GET /mcp/server-card HTTP/1.1\r\nHost: localhost\r\n",
+		"of a preflight":       "OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\n",
+		"of no path":           "GET /x HTTP/1.1\r\nHost: localhost\r\n",
+		"of no session":        "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: x\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := newBubbleServer(t, nil).dial()
+				defer conn.Close()
+				io.WriteString(conn, request+"\r\n")
+				time.Sleep(bodyTimeout + stall + time.Second)
+				conn.SetReadDeadline(time.Now())
+				if text, err := io.ReadAll(conn); len(text) > 0 || err != nil {
+					t.Errorf("got %q, %v; want that the connection has ended", text, err)
+				}
+			})
+		})
+	}
+}
+
 // Large bodies stay in memory until they are complete, so their number is bounded. They do not
 // delay small ones.
 func TestLargeBodiesAreBounded(t *testing.T) {

@@ -45,7 +45,7 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 		case !h.open.take(rec, text):
 			unavailable(w, noRoom)
 		default:
-			w.WriteHeader(http.StatusNoContent)
+			writeStatus(w, http.StatusNoContent)
 		}
 	case r.URL.Path == replicaPath && r.Method == http.MethodPut:
 		if _, k := readReplica[keeping](w, r, maxKeeping); k != nil {
@@ -53,7 +53,7 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 				unavailable(w, noRoom)
 				return
 			}
-			w.WriteHeader(http.StatusNoContent)
+			writeStatus(w, http.StatusNoContent)
 		}
 	case id == "claims" && r.Method == http.MethodPost:
 		if _, theirs := readReplica[claims](w, r, maxClaims*256); theirs != nil {
@@ -86,12 +86,12 @@ func (h *HTTP) serveWhereabouts(w http.ResponseWriter, r *http.Request, id strin
 	all, here := h.open.whereabouts(id)
 	switch {
 	case here, all.At != "" && r.Header.Get("Accept") == "":
-		w.WriteHeader(http.StatusNoContent)
+		writeStatus(w, http.StatusNoContent)
 	case (all.At != "" || all.Kept != nil) && r.Header.Get("Accept") != "":
 		text, _ := json.Marshal(all)
 		writeJSON(w, http.StatusOK, text)
 	default:
-		w.WriteHeader(http.StatusNotFound)
+		writeStatus(w, http.StatusNotFound)
 	}
 }
 

@@ -30,8 +30,20 @@ func refuseMessage(w http.ResponseWriter, m *jsonrpc.Message, err *jsonrpc.Error
 
 func writeError(w http.ResponseWriter, status int, id jsonrpc.ID, err *jsonrpc.Error) {
 	w.Header()["Content-Type"] = headerJSON
-	w.WriteHeader(status)
+	writeStatus(w, status)
 	w.Write(jsonrpc.NewError(id, err).Text()) // an error means that the client has left
+}
+
+// writeStatus writes the head of a response that has at most a small body.
+func writeStatus(w http.ResponseWriter, status int) {
+	bound(w)
+	w.WriteHeader(status)
+}
+
+// bound bounds the time in which a client must take a small response. net/http writes that when the handler has
+// returned, and what is left of the body of the request has been read. ResponseWriters of tests have no deadlines.
+func bound(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout + stall))
 }
 
 func invalidRequest(reason string) *jsonrpc.Error {

@@ -186,7 +186,7 @@ func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from caller)
 	}
 	defer s.idle.release()
 	s.end(errDeleted, false)
-	w.WriteHeader(http.StatusNoContent)
+	writeStatus(w, http.StatusNoContent)
 }
 
 // refusedModern refuses a modern client, which may only POST, and reports whether it did. A client
@@ -279,7 +279,7 @@ func (h *streamable) exchange(w http.ResponseWriter, r *http.Request, s *httpSes
 	case err != nil:
 		sessionEnded(w)
 	default:
-		w.WriteHeader(http.StatusAccepted)
+		writeStatus(w, http.StatusAccepted)
 	}
 }
 

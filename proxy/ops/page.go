@@ -111,6 +111,7 @@ func (h *ConnectPage) Has(r *http.Request) bool {
 // ServeHTTP implements [http.Handler]. Scripts and styles are the same for everybody and need no token. The page
 // itself and its data do.
 func (h *ConnectPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	mustRead(w)
 	who, why, ok := h.Guard.OwnPage(w, r)
 	switch path := r.URL.Path; {
 	case !ok:

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/tap"
@@ -74,6 +75,7 @@ func (s *Server) isOpen(r *http.Request) bool {
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	mustRead(w)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
@@ -100,6 +102,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, why, http.StatusUnauthorized)
 		}
 	}
+}
+
+// readTime is the time in which whoever asked must read a response, or the next part of a tap. Otherwise the
+// connection ends: it would stay for ever.
+const readTime = 30 * time.Second
+
+func mustRead(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime)) // it fails for tests only, which read
 }
 
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {

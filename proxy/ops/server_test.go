@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -54,6 +55,50 @@ func serve(t *testing.T, s *Server) (tcp, unix func(method, path string, header 
 	}
 	return asker(t, web.URL, http.DefaultTransport), asker(t, "http://localhost", &http.Transport{DialContext: dial, DisableKeepAlives: true})
 }
+
+// Whoever does not read a response loses the connection, on either server.
+func TestUnreadResponses(t *testing.T) {
+	operators := &Server{Ready: func() []Check { return nil }, Snapshot: func() observe.Snapshot { return observe.Snapshot{} }}
+	operators.Admit = func(http.ResponseWriter, *http.Request) error { return nil }
+	operators.FromOtherSite = frontend.FromOtherSite
+	page := &ConnectPage{Guard: new(frontend.Guard)}
+	for path, h := range map[string]http.Handler{"/livez": operators, "/page.js": operators, "/nothing": operators, "/connect.js": page} {
+		t.Run(path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := net.Pipe()
+				l := make(oneConn, 1)
+				l <- server
+				web := &http.Server{Handler: h}
+				go web.Serve(l)
+				io.WriteString(client, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				time.Sleep(readTime + time.Second)
+				client.SetReadDeadline(time.Now())
+				if text, err := io.ReadAll(client); len(text) > 0 || err != nil {
+					t.Errorf("got %q, %v; want that the connection has ended", text, err)
+				}
+				client.Close()
+				web.Close()
+			})
+		})
+	}
+}
+
+// A oneConn accepts what it holds.
+type oneConn chan net.Conn
+
+func (l oneConn) Accept() (net.Conn, error) {
+	if c, ok := <-l; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l oneConn) Close() error {
+	close(l)
+	return nil
+}
+
+func (l oneConn) Addr() net.Addr { return &net.UnixAddr{} }
 
 func asker(t *testing.T, base string, by http.RoundTripper) func(method, path string, header ...string) (int, string) {
 	return func(method, path string, header ...string) (int, string) {

@@ -74,6 +74,7 @@ func copyLines(w http.ResponseWriter, t *tap.Tap) error {
 			return err
 		}
 		lines, err := t.Lines()
+		mustRead(w)
 		if err != nil {
 			return err
 		}
