@@ -83,6 +83,19 @@ func (rs *Resources) Of(at Upstream) (params []json.RawMessage) {
 	return params
 }
 
+// Move makes another upstream serve the subscriptions at one, and reports whether there are any.
+func (rs *Resources) Move(from, to Upstream) (some bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for uri, r := range rs.byURI {
+		if r.at == from {
+			rs.byURI[uri] = resource{to, r.params}
+			some = true
+		}
+	}
+	return some
+}
+
 // Forget forgets the subscriptions at an upstream that was hung up.
 func (rs *Resources) Forget(at Upstream) {
 	rs.mu.Lock()

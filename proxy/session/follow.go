@@ -26,8 +26,9 @@ import (
 // at another host, is removed and added. All others continue, possibly under another name. A bare
 // name that only one upstream has always works. A client that has listed something gets one
 // list_changed for each kind; in the modern era, a client with a subscription does. The
-// subscription continues with the new upstreams, and ends when there are none. Sessions with one
-// upstream do not change, unless it is at another host now.
+// subscription continues with the new upstreams, and ends when there are none. Subscriptions to
+// resources are repeated where an upstream has other settings. Sessions with one upstream follow
+// that one, and keep it when it is removed.
 func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 	before := p.current()
 	names := make(map[string]bool, len(upstreams))
@@ -145,7 +146,7 @@ func (sets *upstreamSets) hold(c *configured) {
 }
 
 // follow makes the session serve the router's current upstreams. Unchanged upstreams are not
-// affected. A session with one upstream follows only that one, to another host.
+// affected. A session with one upstream follows only that one.
 func (s *session) follow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,9 +155,9 @@ func (s *session) follow() {
 	}
 	served := s.router.current() // under the lock, so that no older set replaces a newer one
 	if !s.upstreams.follows {
-		held := s.upstreams.legacy.Load().conns[0].up
-		now := served.named(held.Name)
-		if now == nil || now.Link == held.Link {
+		held := s.upstreams.legacy.Load().conns[0]
+		now := served.named(held.up.Name)
+		if now == nil || held.serves(now) {
 			return
 		}
 		served = now.alone()
@@ -195,6 +196,9 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 	at.Store(next)
 	close(old.replaced)
 	for _, u := range gone {
+		if i := slices.IndexFunc(added, u.isReplacedBy); i >= 0 && sets.s.resourceSubs.Move(u, added[i]) {
+			added[i].reopenSoon()
+		}
 		sets.s.removeLocked(u)
 	}
 	g := sets.s.grant()
@@ -205,7 +209,13 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 func (u *upstreamConn) serves(up *Upstream) bool {
 	return u.up.Name == up.Name && u.up.Link == up.Link &&
 		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout && u.up.IdleStop == up.IdleStop &&
-		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny)
+		u.up.Shared == up.Shared && u.up.Process == up.Process &&
+		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny) && slices.Equal(u.up.Forward, up.Forward)
+}
+
+// isReplacedBy reports whether another connection is to the same upstream with other settings.
+func (u *upstreamConn) isReplacedBy(by *upstreamConn) bool {
+	return u.up.Name == by.up.Name && u.up.Link == by.up.Link
 }
 
 // removeLocked hangs up an upstream that is no longer served, which settles its calls, and makes

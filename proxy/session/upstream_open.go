@@ -310,7 +310,7 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 }
 
 // reopenSoon opens the stream to an upstream at which the client has subscriptions, to replay them,
-// when its link is back.
+// when its link is back, or it has other settings.
 func (u *upstreamConn) reopenSoon() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

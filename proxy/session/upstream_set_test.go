@@ -391,6 +391,54 @@ func TestServeUpstreamAndUpdate(t *testing.T) {
 	})
 }
 
+// A session with one upstream follows its settings.
+func TestUpdateOfTheOnlyUpstream(t *testing.T) {
+	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			inWorldOf(t, era, &Router{Upstreams: []Upstream{{Name: "a"}, {Name: "b"}}}, nil, func(w *world) {
+				w.path = "a"
+				w.configure(func(*Router) {})
+				w.initialize()
+				w.list()
+				set := slices.Clone(w.proxy.Upstreams)
+				set[0].Deny = []string{"echo"}
+				w.proxy.Update(set, nil)
+				time.Sleep(time.Minute)
+				w.client.take()
+				w.client.say(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo"}}`)
+				if got := strings.Join(w.client.take(), "\n"); !strings.Contains(got, "Unknown tool: echo") {
+					t.Error("a tool that is denied now:", got)
+				}
+			})
+		})
+	}
+}
+
+// With other settings an upstream has another connection, at which the client is subscribed as before.
+func TestUpdateKeepsSubscriptions(t *testing.T) {
+	for name, change := range map[string]func(*Upstream){
+		"timeout": func(u *Upstream) { u.RequestTimeout = time.Minute },
+		"headers": func(u *Upstream) { u.Forward = []Forward{{From: "X-Foo", To: "X-Foo"}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, &Router{Upstreams: []Upstream{{Name: "a"}, {Name: "b"}}}, nil, func(w *world) {
+				w.initialize()
+				w.client.say(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
+				w.client.want(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+				before := w.upstream("a")
+				set := slices.Clone(w.proxy.Upstreams)
+				change(&set[0])
+				w.proxy.Update(set, nil)
+				time.Sleep(time.Second)
+				after := w.upstream("a")
+				if got := strings.Join(after.take(), "\n"); after == before || !strings.Contains(got, `"resources/subscribe","params":{"uri":"test://a/a"}`) {
+					t.Error("not subscribed at the new connection:", got)
+				}
+			})
+		})
+	}
+}
+
 // openCalls returns the number of server requests that the client has not answered.
 func openCalls(s *session) int {
 	calls, _ := s.client.Open()
