@@ -56,6 +56,20 @@ func Private(result json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(result, jsonrpc.Value{Key: "cacheScope", Text: json.RawMessage(`"private"`)})
 }
 
+// Aged returns a result as it may be cached some time after it was given, or not at all if it is
+// outdated.
+func Aged(result json.RawMessage, by time.Duration, outdated bool) json.RawMessage {
+	given := CachingOf(result)
+	now := given.Aged(by)
+	if outdated {
+		now.ttl = 0
+	}
+	if now.ttl == given.ttl {
+		return result
+	}
+	return jsonrpc.Set(result, jsonrpc.Value{Key: "ttlMs", Text: strconv.AppendInt(nil, now.ttl, 10)})
+}
+
 // maxTTL bounds times that are passed on to 10 years, so that no sum overflows.
 const maxTTL = 10 * 365 * 24 * 3600 * 1000
 

@@ -2,6 +2,7 @@ package lists
 
 import (
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -108,28 +109,26 @@ func (c *Catalog) Forget(upstreams []string) {
 	}
 }
 
+// forgetLocked forgets the entries of an upstream, and its trials: what those will say is of before.
 func (c *Catalog) forgetLocked(upstream string) {
 	c.version.Add(1)
-	for k := range c.entries {
-		if k.Upstream == upstream {
-			delete(c.entries, k)
-		}
-	}
+	maps.DeleteFunc(c.entries, func(k Key, _ *Entry) bool { return k.Upstream == upstream })
+	maps.DeleteFunc(c.asking, func(k Key, _ *Asking) bool { return k.Upstream == upstream })
 }
 
 // Version returns a number that grows with each change of an entry.
 func (c *Catalog) Version() int64 { return c.version.Load() }
 
 // Get returns the entry of a key. Without one it returns that of the same upstream and era for
-// other capabilities, if the upstream is known to say the same whatever it was told. It returns nil
-// for none.
+// other capabilities, if the upstream is known to say the same whatever it was told, and the key is
+// not of extensions, of which it was not told. It returns nil for none.
 func (c *Catalog) Get(k Key) *Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[k]; e != nil {
 		return e
 	}
-	if e, n, same := c.othersLocked(k); n > 1 && same {
+	if e, n, same := c.othersLocked(k); n > 1 && same && !k.isExtended() {
 		return e
 	}
 	return nil
@@ -220,8 +219,8 @@ func (c *Catalog) All(upstream string) map[Key]*Entry {
 	return all
 }
 
-// put puts in what a trial said that began at a number of changes.
-func (c *Catalog) put(k Key, e *Entry, changes int) {
+// put puts in what a trial of an upstream said that began at a number of changes.
+func (c *Catalog) put(k Key, e *Entry, of *Served, changes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.Outdated = c.changes[k.Upstream] != changes
@@ -233,7 +232,7 @@ func (c *Catalog) put(k Key, e *Entry, changes int) {
 	}
 	old := c.entries[k]
 	switch {
-	case c.upstreams[k.Upstream] == nil: // removed meanwhile
+	case of == nil || !of.equal(c.upstreams[k.Upstream]): // removed or changed meanwhile
 		return
 	case !c.roomLocked(k, e.size()):
 		c.log().Debug("not kept in the catalog: it is full", "upstream", k.Upstream)
@@ -318,14 +317,16 @@ func (c *Catalog) Ask(k Key, ask func() (*Entry, error)) *Asking {
 		c.asking = make(map[Key]*Asking)
 	}
 	c.asking[k] = a
-	changes := c.changes[k.Upstream]
+	of, changes := c.upstreams[k.Upstream], c.changes[k.Upstream]
 	go func() {
 		a.Entry, a.Err = ask()
 		if a.Err == nil {
-			c.put(k, a.Entry, changes)
+			c.put(k, a.Entry, of, changes)
 		}
 		c.mu.Lock()
-		delete(c.asking, k)
+		if c.asking[k] == a { // else the upstream has changed
+			delete(c.asking, k)
+		}
 		c.mu.Unlock()
 		close(a.Done)
 	}()

@@ -58,13 +58,14 @@ func (u *Upstream) find(f foundEntry) *Entry {
 }
 
 // learn returns the entry of the upstream for a client, and asks the upstream for it if necessary.
-// The failure is nil if ctx ended first.
-func (u *Upstream) learn(ctx context.Context, who Client) (*Entry, *Failure) {
+// The failure is nil if ctx ended first. instead is set if the entry is an outdated one or that of
+// other clients.
+func (u *Upstream) learn(ctx context.Context, who Client) (e *Entry, instead bool, failed *Failure) {
 	if e := u.entry(who.Caps); e != nil && !e.Outdated {
 		if age := u.of.CatalogAge; age > 0 && time.Since(e.Asked) > age { // for later answers
 			u.Try(who)
 		}
-		return e, nil
+		return e, false, nil
 	}
 	asking := u.Try(who)
 	if u.of.Catalog.Any(u.key(who.Caps)) != nil {
@@ -75,15 +76,15 @@ func (u *Upstream) learn(ctx context.Context, who Client) (*Entry, *Failure) {
 	select {
 	case <-asking.Done:
 	case <-ctx.Done():
-		return u.of.Catalog.Any(u.key(who.Caps)), nil
+		return u.of.Catalog.Any(u.key(who.Caps)), true, nil
 	}
 	if asking.Err != nil {
 		if e := u.of.Catalog.Any(u.key(who.Caps)); e != nil {
-			return e, nil
+			return e, true, nil
 		}
-		return nil, FailureOf(u.lost(jsonrpc.EndOf(asking.Err, jsonrpc.CauseStartFailed)))
+		return nil, false, FailureOf(u.lost(jsonrpc.EndOf(asking.Err, jsonrpc.CauseStartFailed)))
 	}
-	return asking.Entry, nil
+	return asking.Entry, false, nil
 }
 
 // otherPatience bounds the wait for what an upstream says to clients with the same capabilities, if
@@ -118,7 +119,7 @@ func (u *Upstream) fromCatalog(ctx context.Context, k catalog.Kind, who Client) 
 	if e == nil && !u.IsIdle() {
 		return nil, nil // it starts, and says it soon
 	}
-	e, f := u.learn(ctx, who)
+	e, instead, f := u.learn(ctx, who)
 	switch {
 	case f != nil:
 		return nil, f
@@ -132,10 +133,11 @@ func (u *Upstream) fromCatalog(ctx context.Context, k catalog.Kind, who Client) 
 	if t, listed := u.own(who.Caps, k); listed && t.Digest != l.Table.Digest && !u.IsStale(who.Caps, k) {
 		return &catalog.Listing{Offered: true, Entries: t.Entries, Digest: t.Digest}, nil // it rests, and said something else
 	}
-	return &catalog.Listing{
-		Offered: l.Offered, Entries: l.Table.Entries, Digest: l.Table.Digest,
-		Rest: l.Rest, Caching: l.Caching.Aged(time.Since(e.Asked)),
-	}, nil
+	caching := l.Caching.Aged(time.Since(e.Asked))
+	if instead {
+		caching.Partial()
+	}
+	return &catalog.Listing{Offered: l.Offered, Entries: l.Table.Entries, Digest: l.Table.Digest, Rest: l.Rest, Caching: caching}, nil
 }
 
 // isFresh reports whether a server allows an answer in an entry to be used now. Only those of the
@@ -150,14 +152,14 @@ func (u *Upstream) Introduce(ctx context.Context, who Client) (said json.RawMess
 	if !u.IsIdle() {
 		return nil, nil, false
 	}
-	e, f := u.learn(ctx, who)
+	e, instead, f := u.learn(ctx, who)
 	switch {
 	case e == nil:
 		return nil, f, true
 	case !u.isFresh(catalog.CachingOf(e.Introduction), e):
 		return nil, nil, false
 	}
-	return e.Introduction, nil, true
+	return catalog.Aged(e.Introduction, time.Since(e.Asked), instead), nil, true
 }
 
 // Relisted tells the client of the session if the catalog, which has changed, differs from what the

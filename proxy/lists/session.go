@@ -69,8 +69,20 @@ type Client struct {
 	Own   bool            // the session's own servers must say, not the catalog
 }
 
-// CapsOf returns the digest of the capabilities of a client of the modern era.
-func CapsOf(capabilities json.RawMessage) catalog.Digest { return sha256.Sum256(capabilities) }
+// CapsOf returns the digest of the capabilities of a client. Its last bit tells whether they have extensions or
+// experimental ones: servers may list something for these alone (SEP-2133).
+func CapsOf(capabilities json.RawMessage) catalog.Digest {
+	d := sha256.Sum256(capabilities)
+	last := &d[len(d)-1]
+	*last &^= 1
+	if bytes.Contains(capabilities, []byte(`"extensions"`)) || bytes.Contains(capabilities, []byte(`"experimental"`)) {
+		*last |= 1
+	}
+	return d
+}
+
+// isExtended reports whether the capabilities of a key have extensions or experimental ones.
+func (k Key) isExtended() bool { return k.Caps[len(k.Caps)-1]&1 != 0 }
 
 // NoCapabilities are those of a client without any.
 var NoCapabilities = json.RawMessage(`{}`)

@@ -67,7 +67,7 @@ func (t *Tasks[U]) Add(x Task[U]) {
 	switch {
 	case x.Conn.IsHungUp(), IsTooLong(x.ID): // the answer was on the way; or the client chose the name
 		return
-	case known != nil && known.Conn == x.Conn && x.Token == nil:
+	case known != nil && known.Conn == x.Conn && x.Token == nil && !x.Unfinished && x.Tool == "": // it is not a new one with the same id
 		return
 	case known != nil:
 		t.removeLocked(known)

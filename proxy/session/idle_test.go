@@ -387,3 +387,34 @@ func TestLookUpWhileResting(t *testing.T) {
 		}
 	})
 }
+
+// A server that was stopped may count its tasks from 1 again.
+func TestReusedTaskIDs(t *testing.T) {
+	inWorld(t, resting("a", "b"), nil, func(w *world) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
+			switch m.Method {
+			case "tools/call":
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"task-1","status":"working"}}`)))
+			case "tasks/result":
+				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"content":[]}`)))
+			default:
+				echo("a")(p, m)
+			}
+		}}
+		w.initialize()
+		w.list()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a__echo","task":{}}}`)
+		w.client.take()
+		time.Sleep(10 * time.Minute)
+		w.wantRest("while a task runs", "a", false)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"tasks/result","params":{"taskId":"a__task-1"}}`)
+		w.client.take()
+		time.Sleep(10 * time.Minute)
+		w.wantRest("after it", "a", true)
+		// the next server counts from 1 again
+		w.client.say(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"a__echo","task":{}}}`)
+		w.client.take()
+		time.Sleep(10 * time.Minute)
+		w.wantRest("while the second task runs", "a", false)
+	})
+}

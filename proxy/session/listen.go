@@ -45,6 +45,11 @@ func (s *session) unsubscribe(r *request) *jsonrpc.Error {
 		return jsonrpc.InvalidParams(err.Error())
 	}
 	uri, _ := r.notes.Text(mcp.Key)
+	s.whenAnswered(r, func(answer *jsonrpc.Message) {
+		if answer.Error == nil {
+			s.resourceSubs.Take(uri) // one that was not answered yet when this request came
+		}
+	})
 	if u, ok := s.resourceSubs.Take(uri).(*upstreamConn); ok {
 		s.forward(r, u)
 		return nil

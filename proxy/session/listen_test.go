@@ -401,3 +401,32 @@ func TestListenCancelledAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A client need not wait for the answer to its subscribe before it unsubscribes.
+func TestPipelinedUnsubscribe(t *testing.T) {
+	inWorld(t, &Router{Upstreams: []Upstream{{Name: "a"}, {Name: "b"}}}, nil, func(w *world) {
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":0,"method":"resources/list"}`)
+		w.client.take()
+		w.upstream("a").mute()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
+		w.client.say(`{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe","params":{"uri":"test://a/a"}}`)
+		synctest.Wait()
+		a := w.upstream("a")
+		for _, text := range a.take() {
+			m := decode(t, text)
+			if m.IsRequest() {
+				a.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
+			}
+		}
+		w.client.take()
+		a.conn.Close() // crash
+		synctest.Wait()
+		w.client.say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"a__echo"}}`)
+		w.client.take()
+		got := strings.Join(w.upstream("a").take(), "\n")
+		if strings.Contains(got, "resources/subscribe") {
+			t.Error("replayed although unsubscribed:\n", got)
+		}
+	})
+}

@@ -228,8 +228,10 @@ func (p *Router) renew(key lists.Key, up *Upstream, capabilities json.RawMessage
 	wait = max(wait, 0)
 	put(&p.trials.renewed, key, time.Now().Add(wait))
 	time.AfterFunc(wait, func() {
-		p.Catalog.Keep(key)
-		p.try(key, up, capabilities)
+		if up := p.current().named(up.Name); up != nil {
+			p.Catalog.Keep(key)
+			p.try(key, up, capabilities)
+		}
 	})
 }
 
