@@ -396,8 +396,7 @@ func TestUpdateOfTheOnlyUpstream(t *testing.T) {
 	for _, era := range []mcp.Era{mcp.Legacy, mcp.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			inWorldOf(t, era, &Router{Upstreams: []Upstream{{Name: "a"}, {Name: "b"}}}, nil, func(w *world) {
-				w.path = "a"
-				w.configure(func(*Router) {})
+				w.configure(func(*Router) { w.path = "a" })
 				w.initialize()
 				w.list()
 				set := slices.Clone(w.proxy.Upstreams)
