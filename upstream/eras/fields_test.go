@@ -133,6 +133,9 @@ func TestStamped(t *testing.T) {
 		"no meta":    {`{"a":1e400}`, `{"_meta":{S},"a":1e400}`, ``},
 		"empty meta": {`{"a":1,"_meta":{}}`, `{"a":1,"_meta":{S}}`, ``},
 		"token":      {`{"_meta":{ "progressToken" : "\u0041" }}`, `{"_meta":{S, "progressToken" : 9 }}`, `"\u0041"`},
+		"null":       {`null`, `{"_meta":{S}}`, ``},
+		"null meta":  {`{"a":1,"_meta":null}`, `{"a":1,"_meta":{S}}`, ``},
+		"null token": {`{"_meta":{"v":1,"progressToken":null}}`, `{"_meta":{S,"v":1}}`, ``},
 		"vendor":     {`{"_meta":{"traceparent":"x"}}`, `{"_meta":{S,"traceparent":"x"}}`, ``},
 		"reserved":   {`{"_meta":{"io.modelcontextprotocol/logLevel":"debug","v":1,"progressToken":1}}`, `{"_meta":{S,"v":1,"progressToken":9}}`, `1`},
 	} {

@@ -101,7 +101,7 @@ func reservedKeys() []string {
 // stamped returns params for a modern request: the members of stamp replace the client's in _meta, and id replaces
 // its progress token, which is returned too (nil for none).
 func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token json.RawMessage, err error) {
-	if params == nil {
+	if params == nil || string(params) == "null" {
 		params = noResult
 	}
 	var at [1]jsonrpc.Span
@@ -112,12 +112,19 @@ func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token j
 		return jsonrpc.Replace(params, opening(params, 0, `"_meta":{`, stamp, `}`)), nil, nil
 	}
 	meta := at[0]
+	if string(meta.Of(params)) == "null" {
+		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: noResult}), stamp, id)
+	}
 	if params[meta.Start] != '{' {
 		return nil, nil, errors.New(`"_meta" is not an object`)
 	}
 	var in [7]jsonrpc.Span
 	if err := jsonrpc.Find(params, meta, in[:], stampKeys...); err != nil {
 		return nil, nil, err
+	}
+	if string(in[0].Of(params)) == "null" { // no token
+		none := jsonrpc.Set(meta.Of(params), jsonrpc.Value{Key: stampKeys[0]})
+		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: none}), stamp, id)
 	}
 	if slices.ContainsFunc(in[1:], func(s jsonrpc.Span) bool { return !s.IsZero() }) {
 		bare := jsonrpc.Set(meta.Of(params), reserved...)
