@@ -327,13 +327,16 @@ func (s *stream) lost(err error) {
 // withoutUnusable drops the unusable elements of arrays, or puts errors in their place.
 func (s *stream) withoutUnusable(batch []*jsonrpc.Message) []*jsonrpc.Message {
 	return slices.DeleteFunc(batch, func(m *jsonrpc.Message) bool {
+		if m.Batch == nil { // other streams of a shared server may have it, too
+			return false
+		}
 		for i, e := range m.Batch {
 			if e.Unusable != nil {
 				m.Batch[i] = s.unusableMessage(e.Unusable)
 			}
 		}
 		m.Batch = slices.DeleteFunc(m.Batch, func(e *jsonrpc.Message) bool { return e == nil })
-		return m.Batch != nil && len(m.Batch) == 0
+		return len(m.Batch) == 0
 	})
 }
 
