@@ -184,13 +184,13 @@ func (g *Guard) Names(r *http.Request) bool {
 }
 
 // isLocalAddr reports whether host is the address on which the connection came in, for a proxy that
-// listens at 0.0.0.0. An attacker's name that resolves to that address would itself be in Host.
-// Browsers do not reach Unix sockets.
+// listens at 0.0.0.0. An attacker's name that resolves to that address would itself be in Host. On a
+// Unix socket any host is, but for browsers, which only a forwarded port leads there.
 func isLocalAddr(r *http.Request, host string) bool {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	switch local := local.(type) {
 	case *net.UnixAddr:
-		return true
+		return r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
 	case *net.TCPAddr:
 		ip, err := netip.ParseAddr(host)
 		return err == nil && ip.Unmap() == local.AddrPort().Addr().Unmap().WithZone("")

@@ -178,6 +178,28 @@ func TestUnknownUser(t *testing.T) {
 	}
 }
 
+// A forwarded port can lead a browser to a Unix socket, under the name of an attacker's page.
+func TestBrowserOnUnixSocket(t *testing.T) {
+	for _, c := range []struct {
+		host, header string
+		ok           bool
+	}{
+		{"anything", "", true},
+		{"localhost:8080", "Sec-Fetch-Site", true},
+		{"evil.example", "Sec-Fetch-Site", false},
+		{"evil.example", "Origin", false},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "http://"+c.host+"/sse", nil)
+		if c.header != "" {
+			r.Header.Set(c.header, "same-origin")
+		}
+		r = r.WithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, &net.UnixAddr{Name: "s", Net: "unix"}))
+		if err := new(Guard).Admit(httptest.NewRecorder(), r); (err == nil) != c.ok {
+			t.Errorf("%s with %q: %v", c.host, c.header, err)
+		}
+	}
+}
+
 func TestGuardCheck(t *testing.T) {
 	tests := []struct {
 		g  Guard
