@@ -226,6 +226,11 @@ func (c *adminClient) open(ctx context.Context, path string) (*http.Response, er
 	return resp, nil
 }
 
+// An unknownError is the reason of a process for a 404.
+type unknownError string
+
+func (e unknownError) Error() string { return string(e) }
+
 // refused returns the error of an answer whose status is not 200.
 func (c *adminClient) refused(path string, status int, body string) error {
 	why, _, _ := strings.Cut(strings.TrimSpace(body), "\n")
@@ -233,7 +238,7 @@ func (c *adminClient) refused(path string, status int, body string) error {
 	case status == http.StatusNotFound && (why == "" || why == "404 page not found"): // the text of net/http
 		return fmt.Errorf("there is no %s: the process is of an older version", path)
 	case status == http.StatusNotFound:
-		return errors.New(why)
+		return unknownError(why)
 	case status == http.StatusUnauthorized && c.token == "":
 		return fmt.Errorf("%s; give it with --admin-token-file", why)
 	}

@@ -235,7 +235,7 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	dir := shortDir(t)
 	env := []string{"XDG_RUNTIME_DIR=" + dir}
 	file := filepath.Join(dir, "mcp-proxy.yaml")
-	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, start: eager, tools: {deny: [hang]}}, docs: {command: fakeserver}}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("upstreams: {files: {command: fakeserver, start: eager, tools: {deny: [hang]}}, docs: {command: fakeserver}, database: {command: fakeserver}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if text, code := command(t, env, "explain", "docs__x"); code != exitError || !strings.Contains(text, "no proxy or host of this user is running") {
@@ -252,7 +252,9 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	}{
 		"files__echo": {exitOK, "leads     to files, as echo: the name begins with its prefix\n  listed    yes\n  server    1 running, legacy era"},
 		"files__hang": {exitError, "hides it from all clients"},
-		"echo":        {exitError, "several upstreams have it: files, docs"},
+		"echo":        {exitError, "several upstreams have it: files, docs, database"},
+		"database":    {exitOK, "upstream database: "}, // it could be the id of an event
+		"datebase":    {exitError, "no such event: "},
 	} {
 		if text, code := command(t, env, "explain", name); code != want.code || !strings.Contains(text, want.text) {
 			t.Errorf("%s: %d\n%s", name, code, text)

@@ -35,10 +35,14 @@ func newExplain() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if proxy.IsEvent(args[0]) && as == "" {
-				return show(cmd.Context(), &ask, "/events/"+args[0], func(e *proxy.Event) { printEvent(stdout, e, time.Now()) })
+			if !proxy.IsEvent(args[0]) || as != "" {
+				return explainName(cmd.Context(), &ask, args[0], as, nil)
 			}
-			return explainName(cmd.Context(), &ask, args[0], as)
+			err := show(cmd.Context(), &ask, "/events/"+args[0], func(e *proxy.Event) { printEvent(stdout, e, time.Now()) })
+			if _, unknown := errors.AsType[unknownError](err); unknown { // some names could be ids: database
+				return explainName(cmd.Context(), &ask, args[0], as, err)
+			}
+			return err
 		},
 	}
 	ask.add(cmd)
@@ -46,8 +50,9 @@ func newExplain() *cobra.Command {
 	return cmd
 }
 
-// explainName prints which upstream has a name, and which clients may use it, or whether the client as may.
-func explainName(ctx context.Context, ask *adminFlags, name, as string) error {
+// explainName prints which upstream has a name, and which clients may use it, or whether the client as may. noEvent
+// is the error for a name that is that of no upstream and in no list; nil to explain why.
+func explainName(ctx context.Context, ask *adminFlags, name, as string, noEvent error) error {
 	path := "/explain/" + url.PathEscape(name)
 	if as != "" {
 		path += "?as=" + url.QueryEscape(as)
@@ -59,6 +64,9 @@ func explainName(ctx context.Context, ask *adminFlags, name, as string) error {
 	e := new(proxy.Explanation)
 	if err := c.getJSON(ctx, path, e); err != nil {
 		return err
+	}
+	if noEvent != nil && e.Listed != "yes" && e.Kind != proxy.KindUpstream {
+		return fmt.Errorf("%w; and no upstream is known to list a tool or prompt %s", noEvent, name)
 	}
 	if !ask.json {
 		printExplanation(e)
