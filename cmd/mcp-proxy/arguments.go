@@ -32,7 +32,7 @@ func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (jso
 	case len(words) == 1 && strings.HasPrefix(strings.TrimSpace(words[0]), "{"):
 		return wholeObject([]byte(words[0]))
 	}
-	a := arguments{schema: readSchema(schema, schema, maxDepth), values: make(map[string][][]byte)}
+	a := arguments{schema: readSchema(schema, schema), values: make(map[string][][]byte)}
 	for _, w := range words {
 		if err := a.add(w); err != nil {
 			return nil, err
@@ -132,14 +132,29 @@ type schema struct {
 	closed     bool    // other properties are not allowed
 	items      *schema // of an array; nil if it is none
 	root       json.RawMessage
+	partial    bool // it has more parts than are read
 }
 
 // maxDepth bounds how deep references of schemas are followed.
 const maxDepth = 16
 
+// maxSchemas bounds the schemas that are read for one value: references can multiply at each step.
+const maxSchemas = 1000
+
 // readSchema reads a schema within the document root, which its references point into.
-func readSchema(root, text json.RawMessage, depth int) *schema {
+func readSchema(root, text json.RawMessage) *schema {
+	left := maxSchemas
+	s := parseSchema(root, text, maxDepth, &left)
+	s.partial = left < 0
+	return s
+}
+
+// parseSchema is readSchema for a part of a schema, while left is not negative.
+func parseSchema(root, text json.RawMessage, depth int, left *int) *schema {
 	s := &schema{root: root}
+	if *left--; *left < 0 {
+		return s
+	}
 	var in struct {
 		Ref                  string `json:"$ref"`
 		Type                 json.RawMessage
@@ -154,13 +169,13 @@ func readSchema(root, text json.RawMessage, depth int) *schema {
 		return s
 	}
 	if in.Ref != "" {
-		return readSchema(root, pointed(root, in.Ref), depth-1)
+		return parseSchema(root, pointed(root, in.Ref), depth-1, left)
 	}
 	s.properties = in.Properties
 	s.closed = len(in.Properties) > 0 && (in.AdditionalProperties == nil || string(in.AdditionalProperties) == "false")
 	s.typed(in.Type)
 	for _, other := range slices.Concat(in.AnyOf, in.OneOf, in.AllOf) {
-		o := readSchema(root, other, depth-1)
+		o := parseSchema(root, other, depth-1, left)
 		s.types = append(s.types, o.types...)
 		if s.items == nil {
 			s.items = o.items
@@ -172,7 +187,7 @@ func readSchema(root, text json.RawMessage, depth int) *schema {
 		}
 	}
 	if slices.Contains(s.types, "array") && s.items == nil {
-		s.items = readSchema(root, in.Items, depth-1)
+		s.items = parseSchema(root, in.Items, depth-1, left)
 	}
 	return s
 }
@@ -238,7 +253,11 @@ func (s *schema) of(key string) (*schema, error) {
 		}
 		return nil, fmt.Errorf("the tool takes no %s, but %s; a JSON object goes as it is", key, strings.Join(names, ", "))
 	}
-	return readSchema(s.root, text, maxDepth), nil
+	of := readSchema(s.root, text)
+	if of.partial {
+		return nil, fmt.Errorf("%s: its schema refers to too many others: give a JSON object, or %s:=JSON", key, key)
+	}
+	return of, nil
 }
 
 // value returns a text as JSON of one of the types. It is a string only if no other type fits.

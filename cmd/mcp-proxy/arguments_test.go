@@ -69,6 +69,13 @@ func TestToolArguments(t *testing.T) {
 			t.Errorf("%s\ngot  %s\nwant %s", words, text, want)
 		}
 	}
+	manifold := `{"$defs":{"v":{"anyOf":[` + strings.Repeat(`{"$ref":"#/$defs/v"},`, 40) + `{}]}},"properties":{"x":{"$ref":"#/$defs/v"},"n":{"type":"integer"}}}`
+	if _, err := toolArguments([]string{"n=1", "x=1"}, json.RawMessage(manifold), nil); err == nil || err.Error() != "x: its schema refers to too many others: give a JSON object, or x:=JSON" {
+		t.Errorf("endless references: %v", err)
+	}
+	if got, err := toolArguments([]string{"n=1", "x:=1"}, json.RawMessage(manifold), nil); err != nil || string(got) != `{"n":1,"x":1}` {
+		t.Errorf("JSON in spite of endless references: %s, %v", got, err)
+	}
 	if got, err := toolArguments([]string{"a=1"}, nil, nil); err != nil || string(got) != `{"a":"1"}` {
 		t.Errorf("without a schema: %s, %v", got, err)
 	}
