@@ -3,6 +3,7 @@ package forms
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
@@ -67,8 +68,19 @@ func isGemini(f *File) bool {
 		slices.ContainsFunc([]string{"mcp", "tools", "sandbox", "excludeTools"}, f.Has)
 }
 
-func geminiPrefixes(server string) []string {
-	return []string{"mcp_" + plain(server) + "_", plain(server) + "__"}
+// geminiPrefixes returns the prefixes of several versions. The newest keeps dots and colons, and adds mcp_ only to a
+// name that does not begin with it.
+func geminiPrefixes(server string) (all []string) {
+	for _, name := range []string{plain(server), unfitForGemini.ReplaceAllString(server, "_")} {
+		all = append(all, "mcp_"+name+"_", name+"__")
+		if strings.HasPrefix(name, "mcp_") {
+			all = append(all, name+"_")
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
+
+var unfitForGemini = lazyregexp.New(`[^A-Za-z0-9_.:-]`)
 
 func noPrefix(string) []string { return []string{""} }
