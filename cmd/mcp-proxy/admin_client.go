@@ -226,10 +226,13 @@ func (c *adminClient) open(ctx context.Context, path string) (*http.Response, er
 	return resp, nil
 }
 
-// An unknownError is the reason of a process for a 404.
-type unknownError string
+// A refusal is what a process of ours says with a status that is not 200.
+type refusal struct {
+	status int
+	why    string
+}
 
-func (e unknownError) Error() string { return string(e) }
+func (e *refusal) Error() string { return e.why }
 
 // refused returns the error of an answer whose status is not 200.
 func (c *adminClient) refused(path string, status int, body string) error {
@@ -237,8 +240,8 @@ func (c *adminClient) refused(path string, status int, body string) error {
 	switch {
 	case status == http.StatusNotFound && (why == "" || why == "404 page not found"): // the text of net/http
 		return fmt.Errorf("there is no %s: the process is of an older version", path)
-	case status == http.StatusNotFound:
-		return unknownError(why)
+	case status == http.StatusNotFound, status == http.StatusBadRequest && why != "":
+		return &refusal{status, why}
 	case status == http.StatusUnauthorized && c.token == "":
 		return fmt.Errorf("%s; give it with --admin-token-file", why)
 	}

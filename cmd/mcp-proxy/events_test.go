@@ -264,7 +264,7 @@ func TestExplainAsksWhoRuns(t *testing.T) {
 	if text, code := command(t, env, "explain", "--json", "docs__echo"); json.Unmarshal([]byte(text), &e) != nil || code != exitOK || !e.Running || e.Upstream != "docs" {
 		t.Errorf("%d\n%s", code, text)
 	}
-	for _, args := range [][]string{{"explain"}, {"explain", "a", "b"}, {"explain", ""}} {
+	for _, args := range [][]string{{"explain"}, {"explain", "a", "b"}, {"explain", ""}, {"explain", "--as", "foo", "docs__echo"}, {"explain", "--as", "foo", "--json", "docs__echo"}} {
 		if text, code := command(t, env, args...); code != exitUsage || strings.Count(text, "\n") != 1 {
 			t.Errorf("%q: %d %q", args, code, text)
 		}

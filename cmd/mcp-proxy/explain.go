@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"text/tabwriter"
@@ -39,7 +40,7 @@ func newExplain() *cobra.Command {
 				return explainName(cmd.Context(), &ask, args[0], as, nil)
 			}
 			err := show(cmd.Context(), &ask, "/events/"+args[0], func(e *proxy.Event) { printEvent(stdout, e, time.Now()) })
-			if _, unknown := errors.AsType[unknownError](err); unknown { // some names could be ids: database
+			if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusNotFound { // some names could be ids: database
 				return explainName(cmd.Context(), &ask, args[0], as, err)
 			}
 			return err
@@ -62,7 +63,11 @@ func explainName(ctx context.Context, ask *adminFlags, name, as string, noEvent 
 		return err
 	}
 	e := new(proxy.Explanation)
-	if err := c.getJSON(ctx, path, e); err != nil {
+	err = c.getJSON(ctx, path, e)
+	if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusBadRequest { // bad usage: name or as is wrong
+		return r
+	}
+	if err != nil {
 		return err
 	}
 	if noEvent != nil && e.Listed != "yes" && e.Kind != proxy.KindUpstream {
