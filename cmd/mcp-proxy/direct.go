@@ -121,7 +121,7 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 }
 
 // wrongPath returns a hint for a URL that was answered with an HTTP status: what its server says
-// about an unknown path, and where MCP servers usually are.
+// about an unknown path or another reason, and where MCP servers usually are.
 func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
 	if len(cfg.Upstreams) == 0 { // the server is behind a link
 		return ""
@@ -131,8 +131,8 @@ func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
 		return ""
 	}
 	hint := ""
-	if status == http.StatusNotFound {
-		hint = notFound(ctx, *at, cfg.Upstreams[0].Headers)
+	if status == http.StatusNotFound || status == http.StatusForbidden {
+		hint = refusalOf(ctx, *at, cfg.Upstreams[0].Headers)
 	}
 	if hint != "" {
 		hint = ": " + hint
@@ -147,9 +147,9 @@ func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
 	return hint
 }
 
-// notFound returns the message of the JSON-RPC error with which a server answers an unknown path;
-// "" for any other answer, such as a page.
-func notFound(ctx context.Context, at url.URL, headers map[string]string) string {
+// refusalOf returns the message of the JSON-RPC error with which a server refuses a request of a URL; "" for any
+// other answer, such as a page.
+func refusalOf(ctx context.Context, at url.URL, headers map[string]string) string {
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
 	at.Scheme = strings.Replace(at.Scheme, "ws", "http", 1)

@@ -230,7 +230,7 @@ func (s *eventPrinter) about() string {
 		proxy.ServerEnded:     "the server of " + s.Upstream + " ended unexpectedly",
 		proxy.ServerNotBegun:  s.Upstream + " did not start, or was not reached",
 		proxy.RequestsFailed:  "requests to " + s.Upstream + " failed",
-		proxy.LoginRefused:    s.Upstream + " rejected our credentials",
+		proxy.LoginRefused:    s.Upstream + " refused our requests",
 		proxy.ClientTooSlow:   "a client of " + s.Upstream + ", which others also use, did not read its messages",
 		proxy.LinkEnded:       "a link between a proxy and a host was lost",
 		proxy.StoppedInUse:    "the server of " + s.Upstream + " was stopped on purpose while requests waited for it",

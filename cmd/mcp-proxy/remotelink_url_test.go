@@ -104,4 +104,8 @@ upstreams:
 			t.Errorf("%s: %d, %q, want %q", tt.args, code, text, tt.want)
 		}
 	}
+	text, code := command(t, []string{"HTTP_PROXY=" + url}, "tools", "http://elsewhere.example/mcp")
+	if want := "mcp-proxy: elsewhere.example refused the request (HTTP 403): Invalid request: Host is not allowed\n"; code != exitError || text != want {
+		t.Errorf("another Host: %d, %q, want %q", code, text, want)
+	}
 }

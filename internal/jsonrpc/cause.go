@@ -20,7 +20,7 @@ var (
 	known = map[string]Cause{"": {}}
 	words = map[Cause]string{
 		HTTPCause(401): "rejected our credentials (HTTP 401)",
-		HTTPCause(403): "rejected our credentials (HTTP 403)",
+		HTTPCause(403): "refused the request (HTTP 403)",
 	}
 )
 

@@ -39,7 +39,7 @@ func TestCausesInWords(t *testing.T) {
 		"link lost":             "files is unreachable: link lost",
 		"connection refused":    "files is unreachable: connection refused",
 		"HTTP 401":              "files rejected our credentials (HTTP 401)",
-		"HTTP 403":              "files rejected our credentials (HTTP 403)",
+		"HTTP 403":              "files refused the request (HTTP 403)",
 		"HTTP 502":              "files answered with HTTP 502",
 		"WebSocket closed 1006": "files is gone (WebSocket closed 1006)",
 		"":                      "this session is over",

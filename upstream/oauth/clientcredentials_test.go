@@ -320,7 +320,7 @@ func TestForbidden(t *testing.T) {
 		return true
 	}
 	w.mu.Unlock()
-	c.fails(1, "ping", "rejected our credentials (HTTP 403)")
+	c.fails(1, "ping", "refused the request (HTTP 403)")
 	if w.fetches() != 1 {
 		t.Errorf("%d tokens were fetched", w.fetches())
 	}

@@ -32,6 +32,7 @@ type failure struct {
 	phase  jsonrpc.Phase // how far the request came
 	status int           // of the HTTP response; zero if there was none
 	oauth  bool          // the response asks for OAuth
+	barred bool          // a 403 that may be about something else than our credentials, such as the Host
 	says   string        // as in jsonrpc.ClosedError; "" for the default text
 	fixed  bool          // only a change of the configuration helps
 	event  string        // in the log; "" before it is logged
@@ -71,13 +72,15 @@ func (f *failure) end() *jsonrpc.ClosedError {
 	switch {
 	case f.oauth:
 		end.Says = "needs OAuth (" + f.cause.String() + ")"
+	case f.barred:
+		end.Says = "refused the request (" + f.cause.String() + ")"
 	case isRefusal(f.status):
 		end.Says = "rejected our credentials (" + f.cause.String() + ")"
 	}
 	return end
 }
 
-// denied reports whether the server rejected our credentials, or a login is needed.
+// denied reports whether the server lets us in with other credentials at most, or a login is needed.
 func (f *failure) denied() bool { return isRefusal(f.status) || f.cause == jsonrpc.CauseLogin }
 
 // lasting reports whether retrying is useless until the configuration or the server changes.
@@ -110,14 +113,16 @@ func invalid(reason string) *failure {
 
 // refused returns the failure of a request that was answered with an HTTP status.
 func refused(status int) *failure {
-	return &failure{cause: jsonrpc.HTTPCause(status), phase: jsonrpc.InFlight, status: status}
+	return &failure{cause: jsonrpc.HTTPCause(status), phase: jsonrpc.InFlight, status: status, barred: status == http.StatusForbidden}
 }
 
 // refusedBy is refused for a response, which may ask for OAuth. If we sent credentials, the
 // server has rejected those instead.
 func (t *transport) refusedBy(resp *http.Response) *failure {
 	f := refused(resp.StatusCode)
-	f.oauth = t.credentials == nil && f.denied() && asksForOAuth(resp.Header.Values("Www-Authenticate"))
+	challenges := resp.Header.Values("Www-Authenticate")
+	f.oauth = t.credentials == nil && f.denied() && asksForOAuth(challenges)
+	f.barred = f.barred && len(challenges) == 0
 	return f
 }
 

@@ -162,8 +162,8 @@ func (l *failureLog) mention(m *jsonrpc.Message, f *failure) {
 	l.log.Debug("request to the upstream failed", "method", m.Method, "id", m.ID.String(), "cause", f.text(), "event", f.event)
 }
 
-// denied reports that the server rejected the credentials. Only the first time is logged,
-// and all rejections until the next success are one event.
+// denied reports that the server did not let us in. Only the first time is logged,
+// and all refusals until the next success are one event.
 func (l *failureLog) denied(f *failure) {
 	l.mu.Lock()
 	first := l.denial == ""
@@ -181,6 +181,8 @@ func (l *failureLog) denied(f *failure) {
 		l.log.Warn("upstream needs a login", "event", f.event)
 	case first && f.oauth:
 		l.log.Warn("upstream needs OAuth", "status", f.status, "event", f.event)
+	case first && f.barred:
+		l.log.Warn("upstream refused the request", "status", f.status, "event", f.event)
 	case first:
 		l.log.Warn("upstream rejected the credentials", "status", f.status, "event", f.event)
 	}

@@ -251,7 +251,7 @@ func TestModernDenied(t *testing.T) {
 		wantError(t, c.recv(), id, jsonrpc.ReasonClosed, "HTTP 403", jsonrpc.InFlight)
 	}
 	c.close()
-	if l.sum("WARN") != 1 || l.sum("rejected the credentials") != 1 {
+	if l.sum("WARN") != 1 || l.sum("upstream refused the request") != 1 {
 		t.Errorf("the log is %s", l)
 	}
 }

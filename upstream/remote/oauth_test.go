@@ -29,7 +29,8 @@ var refusals = []struct {
 	{"OAuth", 401, []string{oauthChallenge}, "", "needs OAuth (HTTP 401)", "upstream needs OAuth"},
 	{"OAuth, second challenge", 401, []string{"Basic", "bearer Resource_Metadata = x"}, "", "needs OAuth (HTTP 401)", "upstream needs OAuth"},
 	{"OAuth with a body", 401, []string{oauthChallenge}, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}`, "needs OAuth (HTTP 401)", "upstream needs OAuth"},
-	{"forbidden", 403, nil, "", "rejected our credentials (HTTP 403)", "upstream rejected the credentials"},
+	{"forbidden", 403, nil, "", "refused the request (HTTP 403)", "upstream refused the request"},
+	{"wrong scope", 403, []string{`Bearer error="insufficient_scope"`}, "", "rejected our credentials (HTTP 403)", "upstream rejected the credentials"},
 	{"more scopes", 403, []string{`Bearer error="insufficient_scope", resource_metadata="https://secret.invalid/"`}, "", "needs OAuth (HTTP 403)", "upstream needs OAuth"},
 	{"another parameter", 401, []string{`Bearer no_resource_metadata="x"`}, "", "rejected our credentials (HTTP 401)", "upstream rejected the credentials"},
 }
