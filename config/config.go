@@ -14,6 +14,10 @@ type Config struct {
 	// File is the path of the file, as it was given; empty without a file.
 	File string
 
+	// Given has the flags and variables of the environment that take precedence over File, by the key of their
+	// setting: "--token-file" for tokenFile, "--cwd" for the directory of an upstream.
+	Given map[string]string
+
 	// Read are the absolute paths of all files that were read: File, and those with values.
 	Read []string
 

@@ -33,6 +33,11 @@ func (r *reader) direct(c *Config, o Options) {
 		source, all = "with --server", r.servers(o.Servers)
 	}
 	r.commands(all, o)
+	for _, u := range all {
+		if o.Cwd != "" {
+			c.Given[tree.Join(u.Key, "cwd")] = "--cwd"
+		}
+	}
 	if all == nil {
 		return
 	}

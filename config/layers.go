@@ -97,6 +97,34 @@ func (r *reader) flags(v *viper.Viper, o Options) {
 	}
 }
 
+// given returns the flag or the variable of each setting that is not left to the file.
+func (o *Options) given() map[string]string {
+	all := make(map[string]string)
+	for _, s := range settings() {
+		if os.Getenv(s.variable()) != "" {
+			all[s.key] = s.variable()
+		}
+	}
+	for _, f := range []struct {
+		key, flag string
+		given     bool
+	}{
+		{"listen", "--listen", len(o.Listen) > 0},
+		{"allowedOrigins", "--cors", len(o.AllowedOrigins) > 0},
+		{"tokenFile", "--token-file", o.TokenFile != ""},
+		{"publicURL", "--public-url", o.PublicURL != ""},
+		{"insecure", "--insecure", o.Insecure != nil},
+		{"tls.cert", "--tls-cert", o.TLS.Cert != ""},
+		{"tls.key", "--tls-key", o.TLS.Key != ""},
+		{"tls.clientCA", "--tls-client-ca", o.TLS.ClientCA != ""},
+	} {
+		if f.given {
+			all[f.key] = f.flag
+		}
+	}
+	return all
+}
+
 // settle sets each setting of the configuration to its uppermost layer, and warns about
 // variables that are not settings.
 func (r *reader) settle(v *viper.Viper, c *Config) {

@@ -45,7 +45,7 @@ func Read(o Options) (*Config, []string, Problems) {
 	l.settle(v, &l.cfg)
 
 	c := &l.cfg
-	c.File, c.Read = l.source, l.files
+	c.File, c.Read, c.Given = l.source, l.files, o.given()
 	c.TLS.override(o.TLS)
 	l.direct(c, o)
 	l.complete(c, o)

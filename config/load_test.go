@@ -161,7 +161,7 @@ func TestFormatsMeanTheSame(t *testing.T) {
 				t.Fatal(warnings, err)
 			}
 			want := wantFull(dir)
-			want.File, want.Read = file, []string{filepath.Join(dir, filepath.Base(file))}
+			want.File, want.Given, want.Read = file, map[string]string{}, []string{filepath.Join(dir, filepath.Base(file))}
 			if !reflect.DeepEqual(c, want) {
 				t.Errorf("got  %+v\nwant %+v", c, want)
 			}
@@ -173,6 +173,7 @@ func TestDefaults(t *testing.T) {
 	c := load(t, "upstreams: {a: {command: x, env: , args: , tools: }}\nlimits:\n")
 	want := &Config{
 		File:        c.File,
+		Given:       map[string]string{},
 		Frontend:    Frontend{Listen: []string{"127.0.0.1:8080"}},
 		SessionIdle: 30 * time.Minute,
 		SessionGone: 5 * time.Minute,
@@ -215,6 +216,11 @@ upstreams: {a: {command: x}}
 	}
 	want := Config{
 		File: file,
+		Given: map[string]string{
+			"listen": "MCP_PROXY_LISTEN", "shutdownGrace": "MCP_PROXY_SHUTDOWN_GRACE", "tokenFile": "MCP_PROXY_TOKEN_FILE",
+			"sessionGone": "MCP_PROXY_SESSION_GONE", "allowedHosts": "MCP_PROXY_ALLOWED_HOSTS", "insecure": "MCP_PROXY_INSECURE",
+			"tokenStore": "MCP_PROXY_TOKEN_STORE", "publicURL": "MCP_PROXY_PUBLIC_URL",
+		},
 		Frontend: Frontend{
 			Listen:       []string{"127.0.0.1:2", "unix:///a", "[::1]:3"},
 			TokenFile:    "other",

@@ -30,7 +30,7 @@ type Inspection struct {
 func Inspect(o config.Options) *Inspection {
 	cfg, warnings, problems := config.Read(o)
 	for _, p := range Check(cfg) {
-		if !slices.ContainsFunc(problems, func(known config.Problem) bool { return isWithin(p.Key, known.Key) }) {
+		if !slices.ContainsFunc(problems, func(known config.Problem) bool { return p.Source == known.Source && isWithin(p.Key, known.Key) }) {
 			problems = append(problems, p)
 		}
 	}
@@ -54,7 +54,7 @@ func isWithin(key, other string) bool { return key == other || strings.HasPrefix
 // and TLS that cannot be used.
 func Check(cfg *config.Config) config.Problems {
 	c := newChecker(cfg)
-	c.tls("tls", "clientCA", config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
+	c.servingTLS(cfg)
 	c.issuers(cfg)
 	for _, u := range cfg.Upstreams {
 		c.upstream(u)
@@ -89,18 +89,24 @@ func warnOfUpstreams(cfg *config.Config, log *slog.Logger) {
 // A checker collects the problems of what a configuration names.
 type checker struct {
 	source   string            // the file of the configuration
+	given    map[string]string // flags and variables that have the value of a key in place of the file
 	owners   map[string]string // keys of tokens, by token
 	problems config.Problems
 }
 
 func newChecker(cfg *config.Config) *checker {
-	return &checker{source: cfg.File, owners: make(map[string]string)}
+	return &checker{source: cfg.File, given: cfg.Given, owners: make(map[string]string)}
 }
 
 func (c *checker) found(key string, err error) {
-	if err != nil {
-		c.problems = append(c.problems, config.Problem{Source: c.source, Key: key, Text: err.Error()})
+	if err == nil {
+		return
 	}
+	p := config.Problem{Source: c.source, Key: key, Text: err.Error()}
+	if from := c.given[key]; from != "" {
+		p.Source, p.Key = from, ""
+	}
+	c.problems = append(c.problems, p)
 }
 
 func (c *checker) upstream(u config.Upstream) {
@@ -209,6 +215,11 @@ func (c *checker) file(key, path string, check func(text string) error) {
 	}
 }
 
+// servingTLS checks the files with which serve terminates TLS.
+func (c *checker) servingTLS(cfg *config.Config) {
+	c.tls("tls", "clientCA", config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key})
+}
+
 // tls checks each file, and then certificate and key together. ca is the key of the authorities.
 func (c *checker) tls(key, ca string, files config.TLS) {
 	before := len(c.problems)
@@ -224,6 +235,16 @@ func (c *checker) tls(key, ca string, files config.TLS) {
 	if _, err := tls.LoadX509KeyPair(files.Cert, files.Key); err != nil {
 		c.found(key+".cert", fmt.Errorf("does not match its key: %w", err))
 	}
+}
+
+// checkServing checks the files that serving clients over HTTP needs. The error is [config.Problems].
+func checkServing(cfg *config.Config) error {
+	c := newChecker(cfg)
+	c.servingTLS(cfg)
+	if c.problems != nil {
+		return c.problems
+	}
+	return checkClients(cfg)
 }
 
 // checkClients checks the files that authenticate clients. The error is [config.Problems].

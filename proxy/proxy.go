@@ -71,7 +71,7 @@ func New(cfg *config.Config, o Options) (*Proxy, error) {
 		return nil, err
 	}
 	warnOfUpstreams(cfg, o.Log)
-	if err := checkClients(cfg); err != nil && !o.Stdio {
+	if err := checkServing(cfg); err != nil && !o.Stdio {
 		return nil, err
 	}
 	p := &Proxy{log: o.Log, others: o.anonymous, stdio: o.Stdio, traces: recorded}

@@ -47,15 +47,9 @@ func (f *adminFlags) add(cmd *cobra.Command) {
 
 // client returns a client of the process that the flags choose.
 func (f *adminFlags) client() (*adminClient, error) {
-	token := ""
-	if f.tokenFile != "" {
-		text, err := os.ReadFile(f.tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("--admin-token-file: %w", err)
-		}
-		if token = strings.TrimSpace(string(text)); token == "" {
-			return nil, fmt.Errorf("--admin-token-file: %s is empty", f.tokenFile)
-		}
+	token, err := tokenOf("--admin-token-file", f.tokenFile)
+	if err != nil {
+		return nil, err
 	}
 	c, err := adminAt(f.at)
 	if err != nil {
@@ -63,6 +57,24 @@ func (f *adminFlags) client() (*adminClient, error) {
 	}
 	c.token = token
 	return c, nil
+}
+
+// tokenOf reads the token in the file of a flag; "" for no file.
+func tokenOf(flag, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	token := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", flag, err)
+	case token == "":
+		return "", fmt.Errorf("%s: %s is empty", flag, file)
+	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }): // cannot be sent in a header
+		return "", fmt.Errorf("%s: %s must have one word of visible ASCII characters", flag, file)
+	}
+	return token, nil
 }
 
 // An adminClient asks a running proxy or host.

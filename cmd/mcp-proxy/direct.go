@@ -75,8 +75,12 @@ func (d *direct) load(command []string) (*start, error) {
 		return nil, err
 	}
 	headers := d.headers
-	if d.tokenFile != "" {
-		headers = append(headers, "Authorization: Bearer ${file:"+d.tokenFile+"}")
+	token, err := tokenOf("--token-file", d.tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		headers = append(headers, "Authorization: Bearer "+strings.ReplaceAll(token, "${", "$${"))
 	}
 	cfg, warnings, err := config.Load(config.Options{File: d.config, Command: command, URL: d.url, Headers: headers})
 	if err != nil {

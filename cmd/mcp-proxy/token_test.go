@@ -50,7 +50,11 @@ func TestTokenIsRotated(t *testing.T) {
 	if p.log.count("a token file can be used again") != 1 {
 		t.Errorf("log:\n%s", p.log)
 	}
-	for file, want := range map[string]string{token: "echo", s.write("wrong", "one"): "HTTP 401", s.dir + "/none": "cannot be read"} {
+	for file, want := range map[string]string{
+		token: "echo", s.write("wrong", "one"): "HTTP 401", s.write("a}b", "three\n"): "echo", s.write("dollar", "${HOME}"): "HTTP 401",
+		s.dir + "/none": "mcp-proxy: --token-file: open " + s.dir + "/none: no such file", s.write("empty", "\n"): "mcp-proxy: --token-file: " + s.dir + "/empty is empty",
+		s.write("two", "a b"): "mcp-proxy: --token-file: " + s.dir + "/two must have one word of visible ASCII characters",
+	} {
 		if out, _ := command(t, nil, "tools", url+"/mcp", "--token-file", file); !strings.Contains(out, want) {
 			t.Errorf("with %s tools says %s", file, out)
 		}
