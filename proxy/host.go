@@ -74,13 +74,13 @@ func endpointOf(at config.HostLink) (link.Endpoint, error) {
 // to dial, "" for a Host that dials. The program then calls Serve.
 func (h *Host) Listen() (string, error) {
 	if h.at.Listen == "" {
-		return "", h.operators.open()
+		return "", listenError("admin.listen", h.operators.open())
 	}
 	var err error
 	if h.listener, err = h.endpoint.Listen(); err != nil {
 		return "", err
 	}
-	if err := h.operators.open(); err != nil {
+	if err := listenError("admin.listen", h.operators.open()); err != nil {
 		h.listener.Close()
 		return "", err
 	}

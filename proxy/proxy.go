@@ -206,6 +206,24 @@ func (p *Proxy) Handler() http.Handler {
 	return p.front
 }
 
+// A ListenError says that an address of a key other than listen cannot be used.
+type ListenError struct {
+	Key string // admin.listen or cluster.listen
+	Err error
+}
+
+func (e *ListenError) Error() string { return e.Err.Error() }
+
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// listenError returns a [ListenError], or nil for no error.
+func listenError(key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ListenError{key, err}
+}
+
 // Listen listens at all addresses of the configuration, including those for operators, or at
 // none. It returns the addresses for clients, whose ports the system may have chosen. The
 // program then calls Serve.
@@ -213,11 +231,11 @@ func (p *Proxy) Listen() ([]net.Addr, error) {
 	if err := p.web.listen(); err != nil {
 		return nil, err
 	}
-	if err := p.operators.open(); err != nil {
+	if err := listenError("admin.listen", p.operators.open()); err != nil {
 		p.web.closeListeners()
 		return nil, err
 	}
-	if err := p.replicas.listen(); err != nil {
+	if err := listenError("cluster.listen", p.replicas.listen()); err != nil {
 		p.operators.close()
 		p.web.closeListeners()
 		return nil, err

@@ -343,18 +343,28 @@ func TestAddressInUse(t *testing.T) {
 	}
 	defer l.Close()
 	address := l.Addr().String()
-	for _, args := range [][]string{
-		{"serve", "--listen", address, "--", "fakeserver"},
-		{"host", "--listen", "tcp://" + address, "--", "fakeserver"},
+	s := emptySite(t)
+	admin := s.write("admin.yaml", "upstreams: {a: {command: fakeserver}}\nadmin: {listen: [\""+address+"\"]}\n")
+	cluster := s.write("cluster.yaml", "upstreams: {a: {command: fakeserver}}\ntokenFile: "+s.write("token", "x")+
+		"\ncluster: {listen: \""+address+"\", keyFile: "+s.write("keys", strings.Repeat("ab", 32))+"}\n")
+	for _, tt := range []struct {
+		where string
+		args  []string
+	}{
+		{"with --listen", []string{"serve", "--listen", address, "--", "fakeserver"}},
+		{"with --listen", []string{"host", "--listen", "tcp://" + address, "--", "fakeserver"}},
+		{"in admin.listen", []string{"serve", "--listen", "127.0.0.1:0", "--config", admin}},
+		{"in admin.listen", []string{"host", "--listen", "tcp://127.0.0.1:0", "--config", admin}},
+		{"in cluster.listen", []string{"serve", "--listen", "127.0.0.1:0", "--config", cluster}},
 	} {
-		p := startProgram(t, nil, args...)
+		p := startProgram(t, nil, tt.args...)
 		err := p.cmd.Wait()
 		if code := p.cmd.ProcessState.ExitCode(); code != exitError {
-			t.Errorf("%s: exit code %d, %v", args[0], code, err)
+			t.Errorf("%s: exit code %d, %v", tt.args, code, err)
 		}
-		want := "in use: another program listens there; stop that one, or choose another address with --listen"
+		want := "in use: another program listens there; stop that one, or choose another address " + tt.where
 		if n := p.log.count(want); n != 1 || p.log.count(address) != 1 {
-			t.Errorf("%s:\n%s", args[0], p.log)
+			t.Errorf("%s:\n%s", tt.args, p.log)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
+	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
 // withoutCommand is what the program does without a command.
@@ -204,9 +205,13 @@ func failedBy(err error) error {
 // cannotListen adds advice to the error of listening at an address.
 func cannotListen(err error) error {
 	const windows = syscall.Errno(10048) // WSAEADDRINUSE
+	where := "with --listen"
+	if e, ok := errors.AsType[*proxy.ListenError](err); ok {
+		where = "in " + e.Key
+	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, windows):
-		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address with --listen", err)
+		return fmt.Errorf("%w: another program listens there; stop that one, or choose another address %s", err, where)
 	case errors.Is(err, syscall.ENOENT):
 		return fmt.Errorf("%w: the directory of the socket must exist", err)
 	}
