@@ -1,8 +1,8 @@
 package config
 
 import (
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
@@ -105,34 +105,49 @@ func (f *Frontend) cleartext(address string) bool {
 }
 
 // listening checks which addresses other machines can reach.
-func (r *reader) listening(c *Config, o Options) {
+func (r *reader) listening(c *Config) {
 	source, key := r.source, "listen"
 	ways := map[string]string{
 		source:               "tokenFile, auth or tls.clientCA), or set insecure: true",
 		"--listen":           "--token-file, --tls-client-ca, or auth in a configuration), or give --insecure",
 		envPrefix + "LISTEN": "MCP_PROXY_TOKEN_FILE, or auth or tls.clientCA in a configuration), or set MCP_PROXY_INSECURE=true",
 	}
-	switch {
-	case len(o.Listen) > 0:
-		source, key = "--listen", ""
-	case os.Getenv(envPrefix+"LISTEN") != "":
-		source, key = envPrefix+"LISTEN", ""
+	if from := c.Given[key]; from != "" {
+		source, key = from, ""
 	}
 	if len(c.Listen) == 0 {
 		r.fail(source, key, "needs an address")
 	}
+	r.distinct(source, key, c.Listen)
 	for _, a := range c.Listen {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
 			r.fail(source, key, "%s is reachable from other machines: require authentication (%s", tree.Quote(a), ways[source])
+		case takesOne(a) && slices.Contains(c.Admin.Listen, a):
+			r.fail(source, key, "%s is also in admin.listen", tree.Quote(a))
 		case c.cleartext(a):
 			r.warn(source, key, "tokens to %s are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS", tree.Quote(a))
 		}
 	}
 }
 
+// distinct refuses an address that is given twice: the second time it is in use.
+func (r *reader) distinct(source, key string, addresses []string) {
+	for i, a := range addresses {
+		if takesOne(a) && slices.Contains(addresses[:i], a) {
+			r.fail(source, key, "has %s twice", tree.Quote(a))
+		}
+	}
+}
+
+// takesOne reports whether only one listener can be at an address. At port 0 the system chooses ports.
+func takesOne(address string) bool {
+	return strings.HasPrefix(address, "unix:") || !strings.HasSuffix(address, ":0")
+}
+
 // operators checks the addresses for operators.
 func (r *reader) operators(c *Config) {
+	r.distinct(r.source, "admin.listen", c.Admin.Listen)
 	onTCP := false
 	for _, a := range c.Admin.Listen {
 		unix := strings.HasPrefix(a, "unix:")

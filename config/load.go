@@ -277,7 +277,7 @@ func (l *loader) complete(c *Config, o Options) {
 		l.rules(c)
 	}
 	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "admin", "cluster") {
-		l.listening(c, o)
+		l.listening(c)
 	}
 }
 
