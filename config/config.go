@@ -337,6 +337,9 @@ type Options struct {
 	TLS            ListenTLS // each file by itself
 	PublicURL      string
 
+	// Instead says what the command takes instead of a file: "a URL", "-- CMD ARGS". It is for the error without one.
+	Instead []string
+
 	// Host is set for mcp-proxy host: links are a mistake, and the settings about
 	// listening for clients are read but not checked.
 	Host bool

@@ -78,7 +78,7 @@ func (l *loader) find(o Options) bool {
 		}
 	}
 	if l.source == "" {
-		l.fail("", "", "no configuration: mcp-proxy.yaml (.yml, .json, .toml) is neither in the working directory nor in %s; give --config FILE, --server NAME=COMMAND or -- CMD ARGS", userDir())
+		l.fail("", "", "no configuration: mcp-proxy.yaml (.yml, .json, .toml) is neither in the working directory nor in %s; give %s", userDir(), o.ways())
 		return false
 	}
 	dir, err := filepath.Abs(filepath.Dir(l.source))
@@ -88,6 +88,16 @@ func (l *loader) find(o Options) bool {
 	}
 	l.dir = dir
 	return true
+}
+
+// ways lists what can be given to a command without a configuration.
+func (o *Options) ways() string {
+	ways := append([]string{"--config FILE"}, o.Instead...)
+	last := len(ways) - 1
+	if last == 0 {
+		return ways[0]
+	}
+	return strings.Join(ways[:last], ", ") + " or " + ways[last]
 }
 
 // search returns the configuration file in dir, or "". A file that cannot be inspected counts, too: reading it

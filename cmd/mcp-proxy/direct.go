@@ -82,7 +82,9 @@ func (d *direct) load(command []string) (*start, error) {
 	if token != "" {
 		headers = append(headers, "Authorization: Bearer "+strings.ReplaceAll(token, "${", "$${"))
 	}
-	cfg, warnings, err := config.Load(config.Options{File: d.config, Command: command, URL: d.url, Headers: headers})
+	cfg, warnings, err := config.Load(config.Options{
+		File: d.config, Command: command, URL: d.url, Headers: headers, Instead: []string{"a URL", "-- CMD ARGS"},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func (o *options) load(args []string, from config.Options) (*start, error) {
 	if err != nil {
 		return nil, err
 	}
-	from.File, from.Command = o.config, args
+	from.File, from.Command, from.Instead = o.config, args, []string{"--server NAME=COMMAND", "-- CMD ARGS"}
 	from.Servers, from.Env, from.Cwd, from.Shared = o.from.Servers, o.from.Env, o.from.Cwd, o.from.Shared
 	read := func() (*config.Config, error) {
 		cfg, warnings, err := config.Load(from)

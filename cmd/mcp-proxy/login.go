@@ -66,7 +66,7 @@ func oneLogin(cmd *cobra.Command, args []string) error {
 
 // loginConfig returns a configuration with the upstream or URL that is given, and the upstream's name in it.
 func loginConfig(file, given string) (*config.Config, string, error) {
-	from, name := config.Options{File: file}, given
+	from, name := config.Options{File: file, Instead: []string{"a URL"}}, given
 	if strings.Contains(given, "://") {
 		if file != "" {
 			return nil, "", errors.New("a URL and --config exclude each other")
