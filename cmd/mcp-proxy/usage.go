@@ -112,6 +112,10 @@ func commandBehindDash(cmd *cobra.Command, args []string) error {
 		return nil
 	case looksLikeConfig(args[0]):
 		return fmt.Errorf("unexpected argument %q; did you mean --config %s?", args[0], args[0])
+	case isURL(args[0]) && cmd.Name() == "stdio":
+		return fmt.Errorf("unexpected argument %q: a URL goes in --server NAME=URL, or use mcp-proxy connect URL", args[0])
+	case isURL(args[0]):
+		return fmt.Errorf("unexpected argument %q: a URL goes in --server NAME=URL", args[0])
 	}
 	return behindDash(cmd, args[0])
 }
