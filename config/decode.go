@@ -286,6 +286,10 @@ func (v value) object(to reflect.Value, f field) {
 			item.wrong("is not %s", f.keys.what)
 			continue
 		}
+		if why := whySetByUs(m.Key); why != "" && f.tag.Get("keys") == "headerName" {
+			item.wrong("%s", why)
+			continue
+		}
 		problems := len(v.problems)
 		one := reflect.New(to.Type().Elem()).Elem()
 		if item.decode(one, f); len(v.problems) == problems {

@@ -180,6 +180,10 @@ func (r *reader) header(u *Upstream, given string) {
 		r.fail("--header", "", `must be "Name: value"`)
 		return
 	}
+	if why := whySetByUs(name); why != "" {
+		r.fail("--header", name, "%s", why)
+		return
+	}
 	for other := range u.Headers {
 		if strings.EqualFold(other, name) {
 			r.fail("--header", name, "is given twice")

@@ -76,15 +76,16 @@ func TestURL(t *testing.T) {
 func TestURLMistakes(t *testing.T) {
 	t.Setenv("CONFIG_TEST_SECRET", "hunter2\nX-Other: b")
 	got := problems(t, Options{URL: "ftp://hunter2", Headers: []string{
-		"hunter2", "a b: hunter2", ": hunter2", "A: ${CONFIG_TEST_SECRET}", "B: ${CONFIG_TEST_UNSET}", "C: ok", "c: hunter2",
+		"hunter2", "a b: hunter2", ": hunter2", "A: ${CONFIG_TEST_SECRET}", "B: ${CONFIG_TEST_UNSET}", "C: ok", "c: hunter2", "content-length: hunter2",
 	}})
 	want := `URL: must be a URL such as https://example.com/mcp (it begins with http://, https://, ws:// or wss://, the last two without a user)
 --header: must be "Name: value"
 --header: must be "Name: value"
 --header: must be "Name: value"
---header: A: must be a header value on one line
+--header: A: must be a header value on one line, without control characters
 --header: B: the variable CONFIG_TEST_UNSET is not set
 --header: c: is given twice
+--header: content-length: belongs to the protocol, and cannot be set
 `
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

@@ -54,6 +54,19 @@ var hopHeaders = []string{
 	"Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
+// whySetByUs returns why the configuration cannot set a header of requests to a server; "" if it can. Host is that
+// of a virtual server. Files of other programs have Accept, Content-Type and MCP-Protocol-Version, which do no harm.
+func whySetByUs(name string) string {
+	switch name = http.CanonicalHeaderKey(name); {
+	case slices.Contains(hopHeaders, name), strings.HasPrefix(name, "Sec-Websocket-"):
+		return "is about one connection, and cannot be set"
+	case slices.Contains([]string{"Content-Length", "Content-Encoding", "Expect", "Last-Event-Id"}, name),
+		slices.Contains([]string{"Mcp-Session-Id", "Mcp-Method", "Mcp-Name"}, name), strings.HasPrefix(name, "Mcp-Param-"):
+		return "belongs to the protocol, and cannot be set"
+	}
+	return ""
+}
+
 // checkForwarded checks forwardHeaders against the other keys of an upstream.
 func (u *Upstream) checkForwarded(v value) {
 	all := v.node.Get("forwardHeaders")

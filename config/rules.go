@@ -44,7 +44,7 @@ var rules = map[string]rule{
 	"nonEmpty": {what: "a non-empty string", kinds: tree.Text, parse: check(isText)},
 	// Arguments, variables and headers may be numbers, which are used as written.
 	"loose":     {what: "a string", kinds: anyScalar, parse: check(isClean), secret: true},
-	"header":    {what: "a header value on one line", kinds: anyScalar, parse: check(isHeaderValue), secret: true},
+	"header":    {what: "a header value on one line, without control characters", kinds: anyScalar, parse: check(isHeaderValue), secret: true},
 	"principal": {what: "a non-empty string", kinds: anyScalar, parse: check(isText)},
 
 	"path":    {what: "a string", kinds: tree.Text, parse: check(isClean), path: true},
@@ -304,7 +304,10 @@ func isEnvName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00
 
 var headerToken = lazyregexp.New("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
-func isHeaderValue(s string) bool { return !strings.ContainsAny(s, "\r\n\x00") }
+// isHeaderValue accepts what net/http sends: no control characters but tabs.
+func isHeaderValue(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
 
 func isURI(s string) bool {
 	u, err := url.Parse(s)
