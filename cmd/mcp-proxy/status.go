@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -328,6 +329,9 @@ func newHealthcheck() *cobra.Command {
 // runHealthcheck prints the answer on one line, or as JSON.
 func runHealthcheck(ctx context.Context, ask *adminFlags, path string, wait time.Duration) error {
 	now, err := awaitHealth(ctx, ask, path, wait)
+	if nobody, ok := errors.AsType[*runError](err); ok && ask.json {
+		_ = printJSON(proxy.Health{Says: []string{nobody.Error()}}) // the exit code matters
+	}
 	if err != nil {
 		return err
 	}
