@@ -272,11 +272,15 @@ func notThere(err error) error {
 // "" if there is no private directory for it. It removes sockets of processes that were killed.
 func adminSocket(command string, log *slog.Logger) string {
 	dir, err := adminDir()
-	if err == nil {
-		err = ownDir(dir)
-	}
 	if err != nil {
 		log.Debug("no socket for operators", "err", err)
+		return ""
+	}
+	if err = ownDir(dir); err == nil && !holdsSockets(dir) {
+		err = fmt.Errorf("the path of %s is too long for a socket", dir)
+	}
+	if err != nil {
+		log.Info("no socket for operators: status and the like do not find this process", "err", err)
 		return ""
 	}
 	sweep(dir)
@@ -292,11 +296,17 @@ func cacheDir() string {
 	return filepath.Join(dir, "mcp-proxy")
 }
 
-// adminDir returns the directory of the sockets of this user: mcp-proxy in the runtime directory,
-// else mcp-proxy-UID in the temporary one.
+// holdsSockets reports whether the path of a socket in dir is short enough for all systems.
+func holdsSockets(dir string) bool { return len(dir)+len("/connect-4194304.sock") < 104 }
+
+// adminDir returns the directory of the sockets of this user: mcp-proxy in the runtime directory if that can have
+// sockets, else mcp-proxy-UID in the temporary one.
 func adminDir() (string, error) {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) { // the specification says to ignore relative ones
-		return filepath.Join(dir, "mcp-proxy"), nil
+	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) { // the specification says to ignore relative ones
+		dir := filepath.Join(runtime, "mcp-proxy")
+		if info, err := os.Stat(runtime); err == nil && info.IsDir() && holdsSockets(dir) {
+			return dir, nil
+		}
 	}
 	uid := os.Getuid()
 	if uid < 0 {

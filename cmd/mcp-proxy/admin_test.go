@@ -66,6 +66,33 @@ func TestAdminSocket(t *testing.T) {
 	}
 }
 
+// A runtime directory that cannot be used is passed over, and a process without a socket says so.
+func TestAdminSocketElsewhere(t *testing.T) {
+	tmp := shortDir(t)
+	long := filepath.Join(tmp, strings.Repeat("long", 25))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, runtime := range []string{filepath.Join(tmp, "none"), long} {
+		env := []string{"TMPDIR=" + tmp, "XDG_RUNTIME_DIR=" + runtime}
+		p := startProgram(t, env, "stdio", "--", "fakeserver")
+		eventually(t, "health", func() bool {
+			text, code := command(t, env, "healthcheck")
+			return code == exitOK && text == "ok\n"
+		})
+		p.in.Close()
+		p.cmd.Wait()
+	}
+	for _, runtime := range []string{"none", long} {
+		p := startProgram(t, []string{"TMPDIR=" + long, "XDG_RUNTIME_DIR=" + runtime}, "stdio", "--", "fakeserver")
+		p.in.Close()
+		p.cmd.Wait()
+		if p.log.count("no socket for operators") != 1 {
+			t.Errorf("log:\n%s", p.log)
+		}
+	}
+}
+
 // A killed process leaves its socket behind. Commands skip it, and the next start removes it, but
 // not a new one, whose process may not listen yet.
 func TestAdminSocketsThatAreDead(t *testing.T) {
