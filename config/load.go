@@ -265,6 +265,7 @@ func (l *loader) complete(c *Config, o Options) {
 	for _, u := range c.Upstreams {
 		l.cleartext(u)
 	}
+	l.distinctNames(c.Upstreams)
 	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "cluster") {
 		l.operators(c)
 	}

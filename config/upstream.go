@@ -196,3 +196,27 @@ func someOf(scopes []string) []string {
 	}
 	return scopes
 }
+
+// distinctNames refuses two upstreams with the same name or prefix: a tool or a policy could be meant for either. Where
+// one begins with the other, rules refuses it if there are policies.
+func (r *reader) distinctNames(all []Upstream) {
+	owner := make(map[string]string)
+	for _, u := range all {
+		for i, name := range u.names() {
+			key := [...]string{u.Key, tree.Join(u.Key, "prefix")}[i]
+			if first, ok := owner[name]; ok {
+				r.fail(r.source, key, "is also the name or the prefix of %s", first)
+				continue
+			}
+			owner[name] = u.Key
+		}
+	}
+}
+
+// names returns the name of an upstream, which policies use, and its prefix if that differs.
+func (u *Upstream) names() []string {
+	if u.Prefix == nil || *u.Prefix == "" || *u.Prefix == u.Name {
+		return []string{u.Name}
+	}
+	return []string{u.Name, *u.Prefix}
+}
