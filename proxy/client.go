@@ -87,10 +87,15 @@ func (e *AnswerError) Closed() bool {
 }
 
 // Status returns the HTTP status of the server's answer, 0 if there is none.
-func (e *AnswerError) Status() int {
+func (e *AnswerError) Status() int { return e.cause().HTTPStatus() }
+
+// NeedsLogin reports whether a person must log in to the server first.
+func (e *AnswerError) NeedsLogin() bool { return e.cause() == jsonrpc.CauseLogin }
+
+func (e *AnswerError) cause() jsonrpc.Cause {
 	var data struct{ Cause jsonrpc.Cause }
 	_ = json.Unmarshal(e.Data, &data) // a server's own error may have any data
-	return data.Cause.HTTPStatus()
+	return data.Cause
 }
 
 // answerError parses an error response.

@@ -102,7 +102,7 @@ func (d *direct) load(command []string) (*start, error) {
 			cfg.Upstreams[i].StartTimeout = d.startTimeout
 		}
 	}
-	return &start{cfg: cfg, log: log}, nil
+	return &start{cfg: cfg, log: log, url: d.url}, nil
 }
 
 // use runs f with a client of a proxy with that configuration, and then stops everything that was
@@ -116,14 +116,28 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 	}
 	defer func() { _ = p.Shutdown(ctx) }() // it fails only if a signal forces it
 	client, err := p.Client(ctx, "")
-	if answer, ok := errors.AsType[*proxy.AnswerError](err); ok && answer.Status() > 0 && ctx.Err() == nil {
+	answer, _ := errors.AsType[*proxy.AnswerError](err)
+	switch {
+	case answer == nil || ctx.Err() != nil:
+	case answer.Status() > 0:
 		return &runError{fmt.Errorf("%w%s", err, wrongPath(ctx, s.cfg, answer.Status()))}
+	case answer.NeedsLogin() && s.url != "": // clients are never told a URL, but this is a terminal
+		return &runError{fmt.Errorf("%w, where URL is %s", err, redacted(s.url))}
 	}
 	if err != nil {
 		return failed(ctx, err)
 	}
 	defer client.Close()
 	return f(ctx, p, client)
+}
+
+// redacted returns a URL without its password.
+func redacted(address string) string {
+	at, err := url.Parse(address)
+	if err != nil {
+		return "what was given"
+	}
+	return at.Redacted()
 }
 
 // wrongPath returns a hint for a URL that was answered with an HTTP status: what its server says

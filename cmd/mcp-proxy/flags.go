@@ -53,6 +53,7 @@ type start struct {
 	again func() (*config.Config, error) // reads cfg anew; with an error it still says which files were read
 	watch bool                           // reload when one of its files changes
 	log   *slog.Logger
+	url   string // of the only server, if that was given in place of a configuration
 }
 
 // with returns the RunE of a command: load the configuration, then run f.

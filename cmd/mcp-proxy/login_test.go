@@ -218,6 +218,17 @@ func TestRefreshAcrossProcesses(t *testing.T) {
 	}
 }
 
+// A command at a terminal names the URL to log in to.
+func TestCommandNamesTheURLToLogInTo(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, oauthtest.Variations{})
+	for _, args := range [][]string{{"tools"}, {"call", "add"}} {
+		if said := h.run(exitError, append(args, h.site.Endpoint())...); !strings.HasSuffix(said, "needs a login: mcp-proxy login URL, where URL is "+h.site.Endpoint()+"\n") {
+			t.Errorf("%s: got %s", args, said)
+		}
+	}
+}
+
 // serve opens no browser. It works as soon as the user has logged in, until they
 // log out.
 func TestServeNeedsALogin(t *testing.T) {
