@@ -3,7 +3,9 @@ package proxy
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -109,15 +111,23 @@ func (h *Host) Serve() error {
 		defer h.accepting.Store(false)
 		return h.half.server.Accept(h.linked, h.listener)
 	}
-	return h.half.server.Redial(h.linked, withTokenHint(h.endpoint.Dial, tokenHint(h.at.TokenFile)))
+	return h.half.server.Redial(h.linked, withHint(h.endpoint.Dial, h.dialHint))
 }
 
-// tokenHint says what to do when the proxy rejects the token of a host.
-func tokenHint(tokenFile string) string {
-	if tokenFile == "" {
+// dialHint says what to do when the proxy refuses a link. At another path even the right token is not that of a host.
+func (h *Host) dialHint(status int) string {
+	u, err := url.Parse(h.at.Dial)
+	switch {
+	case err == nil && !strings.HasSuffix(u.Path, "/link"):
+		return "hosts dial a proxy at the path /link"
+	case status == http.StatusForbidden:
+		return "the proxy may not allow the Host of this URL: see its allowedHosts"
+	case status == http.StatusUnauthorized && h.at.TokenFile == "":
 		return "the proxy asks for a token: give --token-file with the token in links.NAME.tokenFile of the proxy"
+	case status == http.StatusUnauthorized:
+		return "the proxy rejected our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy"
 	}
-	return "the proxy rejected our token: that in --token-file must be the one in links.NAME.tokenFile of the proxy"
+	return ""
 }
 
 // Reload applies the upstreams of cfg. After an error, which is [config.Problems], nothing has

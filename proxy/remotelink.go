@@ -115,10 +115,20 @@ func heartbeatOf(every time.Duration) link.Heartbeat {
 
 // withTokenHint returns dial with a hint in its error if the other side rejects the token.
 func withTokenHint(dial func(context.Context) (net.Conn, error), hint string) func(context.Context) (net.Conn, error) {
+	return withHint(dial, func(status int) string {
+		if status == http.StatusUnauthorized {
+			return hint
+		}
+		return ""
+	})
+}
+
+// withHint returns dial with a hint in its error if the other side refuses the link with an HTTP status; "" for none.
+func withHint(dial func(context.Context) (net.Conn, error), hint func(status int) string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		c, err := dial(ctx)
-		if status, ok := errors.AsType[*wsconn.StatusError](err); ok && status.Code == http.StatusUnauthorized {
-			err = fmt.Errorf("%w: %s", err, hint)
+		if status, ok := errors.AsType[*wsconn.StatusError](err); ok && hint(status.Code) != "" {
+			err = fmt.Errorf("%w: %s", err, hint(status.Code))
 		}
 		return c, err
 	}

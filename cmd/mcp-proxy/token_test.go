@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -89,5 +90,25 @@ func TestRefusedHost(t *testing.T) {
 		}
 		s.write("ours", "secret")
 		eventually(t, "the link", func() bool { return s.linkedTo("main") })
+	}
+}
+
+// A host that dials something else than /link, or a name that its proxy does not allow, says so.
+func TestHostDialsTheWrongPlace(t *testing.T) {
+	t.Parallel()
+	const path, host = ": hosts dial a proxy at the path /link", ": the proxy may not allow the Host of this URL: see its allowedHosts"
+	s := emptySite(t)
+	token := s.write("token", "secret")
+	s.run("tokenFile: " + s.write("clients", "other") + "\nlinks: {far: {accept: true, tokenFile: token}}\n")
+	open := aProxy(t, 0, "upstreams: {a: {command: fakeserver}}\n")
+	forbids := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	t.Cleanup(forbids.Close)
+	for url, want := range map[string]string{
+		s.url: "HTTP 401" + path, s.url + "/mcp": "HTTP 401" + path,
+		open: "HTTP 200" + path, open + "/lnk": "HTTP 404" + path, open + "/mcp": "HTTP 400" + path,
+		forbids.URL + "/link": "HTTP 403" + host,
+	} {
+		p := startProgram(t, nil, "host", "--dial", strings.Replace(url, "http", "ws", 1), "--token-file", token, "--", "fakeserver")
+		eventually(t, want, func() bool { return p.log.count(want) > 0 })
 	}
 }
