@@ -375,5 +375,5 @@ func show[T any](ctx context.Context, ask *adminFlags, path string, print func(*
 		return err
 	}
 	print(answer)
-	return nil
+	return stdout.printed()
 }

@@ -45,15 +45,17 @@ func newCheck() *cobra.Command {
 
 func runCheck(file string, asJSON bool) error {
 	found := proxy.Inspect(config.Options{File: file})
-	if !asJSON {
+	var err error
+	if asJSON {
+		err = printJSON(found)
+	} else {
 		printInspection(found)
-	} else if err := printJSON(found); err != nil {
-		return err
+		err = stdout.printed()
 	}
-	if !found.OK {
+	if err == nil && !found.OK {
 		return found.Problems
 	}
-	return nil
+	return err
 }
 
 // printInspection prints the warnings and a summary. The problems are the error of runCheck, which main prints.
@@ -103,15 +105,16 @@ func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	if now := runningReplica(ctx, s.cfg); now != nil {
 		found.Running(now)
 	}
-	if !asJSON {
+	if asJSON {
+		err = printJSON(found)
+	} else {
 		printDiagnosis(found)
-	} else if err := printJSON(found); err != nil {
-		return err
+		err = stdout.printed()
 	}
-	if found.Ill() {
+	if err == nil && found.Ill() {
 		return errAnswerIsNo
 	}
-	return nil
+	return err
 }
 
 // runningReplica returns the state of a proxy of this user that runs with a configuration of replicas; nil for none.

@@ -73,9 +73,13 @@ func explainName(ctx context.Context, ask *adminFlags, name, as string, noEvent 
 	if noEvent != nil && e.Listed != "yes" && e.Kind != proxy.KindUpstream {
 		return fmt.Errorf("%w; and no upstream is known to list a tool or prompt %s", noEvent, name)
 	}
-	if !ask.json {
+	if ask.json {
+		err = printJSON(e)
+	} else {
 		printExplanation(e)
-	} else if err := printJSON(e); err != nil {
+		err = stdout.printed()
+	}
+	if err != nil {
 		return err
 	}
 	if !e.Allowed() && e.Answer != proxy.AnswerDepends && e.Kind != proxy.KindUpstream {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,8 +21,9 @@ import (
 type output struct {
 	file *os.File
 
-	mu   sync.Mutex // held while something is written; guards held
-	held []byte     // the end of the last write if it was \r or a part of a character
+	mu     sync.Mutex // held while something is written; guards the rest
+	held   []byte     // the end of the last write if it was \r or a part of a character
+	failed error      // of the first write that failed
 }
 
 var (
@@ -39,9 +41,20 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 	o.held = held
 	if _, err := o.file.Write(safe); err != nil {
+		o.failed = cmp.Or(o.failed, err)
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// printed returns a runError if something could not be written, as to a full disk.
+func (o *output) printed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.failed != nil {
+		return &runError{o.failed}
+	}
+	return nil
 }
 
 // command writes text as it is, with the escape sequences of [paint] and top.

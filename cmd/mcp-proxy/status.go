@@ -336,14 +336,15 @@ func runHealthcheck(ctx context.Context, ask *adminFlags, path string, wait time
 		return err
 	}
 	if ask.json {
-		_ = printJSON(now) // the exit code matters
+		err = printJSON(now)
 	} else {
 		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))
+		err = stdout.printed()
 	}
-	if !now.OK {
+	if err == nil && !now.OK {
 		return errAnswerIsNo
 	}
-	return nil
+	return err
 }
 
 // awaitHealth asks until the answer is yes or the time is up, and returns the last answer.
