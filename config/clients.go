@@ -123,8 +123,6 @@ func (r *reader) listening(c *Config) {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
 			r.fail(source, key, "%s is reachable from other machines: require authentication (%s", tree.Quote(a), ways[source])
-		case takesOne(a) && slices.Contains(c.Admin.Listen, a):
-			r.fail(source, key, "%s is also in admin.listen", tree.Quote(a))
 		case c.cleartext(a):
 			r.warn(source, key, "tokens to %s are sent unencrypted: set tls, or an https publicURL if a proxy in front terminates TLS", tree.Quote(a))
 		}

@@ -15,13 +15,12 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("by default admin is %+v", a)
 	}
 	for text, want := range map[string]string{
-		"admin: {listen: [nowhere]}\n":                                                     "mcp-proxy.yaml: admin.listen[0]: must be HOST:PORT (a port is at most 65535) or unix:///path, not \"nowhere\"\n",
-		"admin: {listen: [\"127.0.0.1:1\", \"127.0.0.1:1\"]}\n":                            "mcp-proxy.yaml: admin.listen: has \"127.0.0.1:1\" twice\n",
-		"listen: [\"127.0.0.1:1\"]\nadmin: {listen: [\"127.0.0.1:2\", \"127.0.0.1:1\"]}\n": "mcp-proxy.yaml: listen: \"127.0.0.1:1\" is also in admin.listen\n",
-		"listen: [\"127.0.0.1:1\", \"127.0.0.1:1\", \"127.0.0.1:0\", \"127.0.0.1:0\"]\n":   "mcp-proxy.yaml: listen: has \"127.0.0.1:1\" twice\n",
-		"admin: {tokenfile: t}\n":                                                          "mcp-proxy.yaml: admin.tokenfile: unknown key; it is written tokenFile\n",
-		"admin: {tokenFile: t}\n":                                                          "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
-		"admin: {listen: [\"unix:///run/a\"], tokenFile: t}\n":                             "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
+		"admin: {listen: [nowhere]}\n":                                                   "mcp-proxy.yaml: admin.listen[0]: must be HOST:PORT (a port is at most 65535) or unix:///path, not \"nowhere\"\n",
+		"admin: {listen: [\"127.0.0.1:1\", \"127.0.0.1:1\"]}\n":                          "mcp-proxy.yaml: admin.listen: has \"127.0.0.1:1\" twice\n",
+		"listen: [\"127.0.0.1:1\", \"127.0.0.1:1\", \"127.0.0.1:0\", \"127.0.0.1:0\"]\n": "mcp-proxy.yaml: listen: has \"127.0.0.1:1\" twice\n",
+		"admin: {tokenfile: t}\n":                                                        "mcp-proxy.yaml: admin.tokenfile: unknown key; it is written tokenFile\n",
+		"admin: {tokenFile: t}\n":                                                        "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
+		"admin: {listen: [\"unix:///run/a\"], tokenFile: t}\n":                           "mcp-proxy.yaml: admin.tokenFile: is only valid with a HOST:PORT in admin.listen: operators on a Unix socket need no token\n",
 	} {
 		if got := problems(t, Options{File: write(t, "mcp-proxy.yaml", upstreams+text)}); got != want {
 			t.Errorf("%s: %s", text, got)
