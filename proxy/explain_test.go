@@ -55,6 +55,7 @@ func TestExplain(t *testing.T) {
 		{"token:ci", "file:///pub/%2e%2e/a", "denied", "policies[0]", "read this URI as another"},
 		{"token:ci", "file:///pub{/a}", "allowed", "policies[0]", "resources.allow"},
 		{"token:ci", "file:///other/a", "denied", "policies[0]", "no such resource"},
+		{"token:ci", "/other/a", "denied", "policies[0]", "no such resource"},
 		{"token:default", "files__x", "denied", "", "no policy matches this client"},
 		{"anonymous", "files__x", "denied", "", "no policy matches this client"},
 		{"operator", "files__x", "denied", "", "no policy matches this client"},

@@ -127,4 +127,6 @@ func limitsText(l policy.Limits) string {
 	return strings.Join(parts, ", ")
 }
 
-var isURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`) // RFC 3986 3.1; no name that models read has a colon
+// isURI matches the beginning of a URI (RFC 3986 3.1), or of a path, which some servers have in place of one. No name
+// that models read begins so.
+var isURI = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*:|/)`)

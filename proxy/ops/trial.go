@@ -86,7 +86,7 @@ var causeAdvice = map[jsonrpc.Cause]string{
 	jsonrpc.CauseBadHeaderFile: "fix the file that headersFrom names; mcp-proxy check finds the same",
 	jsonrpc.CauseNoToken:       "fix auth: its authorization server says why in the log",
 	jsonrpc.HTTPCause(401):     giveCredential,
-	jsonrpc.HTTPCause(403):     giveCredential,
+	jsonrpc.HTTPCause(403):     "its log says why: it may not allow the Host of its url (allowedHosts of another mcp-proxy), or want other credentials (headersFrom or auth)",
 	jsonrpc.HTTPCause(404):     comparePath,
 	jsonrpc.HTTPCause(405):     comparePath,
 }
