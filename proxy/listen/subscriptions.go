@@ -41,8 +41,15 @@ func (subs *Subscriptions) Len() int {
 // End ends all subscriptions with their results, because they would delay the end of the session.
 func (subs *Subscriptions) End() {
 	subs.mu.Lock()
-	defer subs.mu.Unlock()
 	subs.ending = true
+	subs.mu.Unlock()
+	subs.EndOpen()
+}
+
+// EndOpen ends all subscriptions that are open with their results.
+func (subs *Subscriptions) EndOpen() {
+	subs.mu.Lock()
+	defer subs.mu.Unlock()
 	for sub := range subs.open {
 		sub.end()
 	}

@@ -157,6 +157,9 @@ func (s *session) follow() {
 	if !s.upstreams.follows {
 		held := s.upstreams.legacy.Load().conns[0]
 		now := served.named(held.up.Name)
+		if now == nil { // nobody would notify of anything
+			s.subscriptions.EndOpen()
+		}
 		if now == nil || held.serves(now) {
 			return
 		}

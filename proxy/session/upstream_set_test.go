@@ -413,6 +413,20 @@ func TestUpdateOfTheOnlyUpstream(t *testing.T) {
 	}
 }
 
+// D42: a listen at the path of an upstream ends when that is removed.
+func TestD42_OnlyUpstreamRemoved(t *testing.T) {
+	inWorldOf(t, mcp.Modern, &Router{Upstreams: []Upstream{{Name: "a"}, {Name: "b"}}}, nil, func(w *world) {
+		w.configure(func(*Router) { w.path = "a" })
+		w.initialize()
+		w.client.say(listenLists)
+		w.client.take()
+		w.proxy.Update(slices.Clone(w.proxy.Upstreams[1:]), nil)
+		if got := strings.Join(w.client.take(), "\n"); !strings.Contains(got, `"id":"l","result":{`) {
+			t.Error("the listen has not ended:", got)
+		}
+	})
+}
+
 // With other settings an upstream has another connection, at which the client is subscribed as before.
 func TestUpdateKeepsSubscriptions(t *testing.T) {
 	for name, change := range map[string]func(*Upstream){
