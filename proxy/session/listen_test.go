@@ -430,3 +430,27 @@ func TestPipelinedUnsubscribe(t *testing.T) {
 		}
 	})
 }
+
+// A client that only waits for updates need not send a request, so that a server that has crashed starts again.
+func TestCrashUnderSubscription(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
+		w.initialize()
+		w.client.say(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://a/a"}}`)
+		w.client.take()
+		for n := 2; n < 4; n++ {
+			w.upstream("a").conn.Close()
+			time.Sleep(reopenWithin)
+			if got := strings.Join(w.upstream("a").take(), ""); w.streams("a") != n || !strings.Contains(got, "resources/subscribe") {
+				t.Errorf("%d streams, want %d with the subscription; the server got %s", w.streams("a"), n, got)
+			}
+		}
+		w.mu.Lock()
+		w.dial["a"] = &jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed}
+		w.mu.Unlock()
+		w.upstream("a").conn.Close()
+		time.Sleep(time.Hour) // it cannot start, and the next request tries again
+		if w.streams("a") != 3 {
+			t.Errorf("%d streams", w.streams("a"))
+		}
+	})
+}

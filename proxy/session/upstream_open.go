@@ -206,6 +206,21 @@ func (u *upstreamConn) end(a *attempt, err error) {
 	u.observeEnd(&said, end, inFlight)
 	u.log.Debug("stream ended", "cause", end.Cause.String(), "event", end.Event, "err", err, "in_flight", inFlight)
 	a.peer.End(end)
+	if u.isSubscribed(a) {
+		u.reopenSoon()
+	}
+}
+
+// isSubscribed reports whether the client has subscriptions at the server of a, which had started and has ended: the
+// client may wait for updates alone, and send no request that would start the server again.
+func (u *upstreamConn) isSubscribed(a *attempt) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !a.ready || a.rests || u.closed {
+		return false
+	}
+	_, subscriptions := u.client.stateAt(u)
+	return subscriptions != nil
 }
 
 // enter returns the current attempt, and begins one if there is none. The attempt does not rest
@@ -310,7 +325,7 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 }
 
 // reopenSoon opens the stream to an upstream at which the client has subscriptions, to replay them,
-// when its link is back, or it has other settings.
+// when its server has ended, its link is back, or it has other settings.
 func (u *upstreamConn) reopenSoon() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
