@@ -98,10 +98,10 @@ func (f *Frontend) Open() (addresses []string) {
 }
 
 // cleartext reports whether clients send tokens unencrypted to an address. If a proxy in front
-// terminates TLS, the public URL is https.
+// terminates TLS, the public URL is https. tokenFile alone causes no warning: without it,
+// insecure would be needed, which is worse.
 func (f *Frontend) cleartext(address string) bool {
-	tokens := f.TokenFile != "" || len(f.Auth.Tokens)+len(f.Auth.JWT) > 0
-	return tokens && !isLocal(address) && f.TLS.Cert == "" && !strings.HasPrefix(f.PublicURL, "https:")
+	return len(f.Auth.Tokens)+len(f.Auth.JWT) > 0 && !isLocal(address) && f.TLS.Cert == "" && !strings.HasPrefix(f.PublicURL, "https:")
 }
 
 // listening checks which addresses other machines can reach.
