@@ -215,6 +215,9 @@ func (f *fake) answer(m *jsonrpc.Message) {
 		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{]}\n", m.ID)
 	case "array": // two elements are no messages, one of them an answer; n is its id
 		fmt.Printf("[1,{\"jsonrpc\":\"2.0\",\"id\":%d},{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}]\n", n, m.ID)
+	case "cut": // it dies within its answer
+		fmt.Printf("{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"a", m.ID)
+		os.Exit(n)
 	case "never":
 	case "twice":
 		say(ok)

@@ -163,6 +163,13 @@ func TestD08_CleanExitIsAnEnd(t *testing.T) {
 	r.warned("upstream ended unexpectedly", 2)
 }
 
+// An answer that was cut short is none: the end of the process is the cause.
+func TestD08_CutShort(t *testing.T) {
+	c := newRig(t, fakeCommand()).start("k")
+	c.send("cut", 3)
+	c.ends("exit status 3", true)
+}
+
 func TestD08_LastWordsAreDelivered(t *testing.T) {
 	c := newRig(t, fakeCommand()).start("k")
 	c.send("answer-and-exit", 500)

@@ -29,6 +29,7 @@ type LineReader struct {
 	longest    int  // length of the last line, if it was long: the next one may be similar
 	entered    bool // a slot is taken for the current line
 	begun      bool // Read has returned the first line
+	open       bool // the last line has no newline
 }
 
 // Slots bound how many large messages are read at the same time, because the part of a message that
@@ -51,7 +52,8 @@ func (l *LineReader) Bound(p Slots) { l.slots = p }
 
 // Read returns the next message. An [*InvalidError] affects that line only. Any other error is r's;
 // io.EOF comes after a complete last line. A byte order mark before the first line is skipped, as RFC
-// 8259 allows (section 8.1): programs on .NET write one.
+// 8259 allows (section 8.1): programs on .NET write one. A last line that was cut short is no message, because
+// its writer has ended in the midst of it.
 func (l *LineReader) Read() (*Message, error) {
 	line, err := l.ReadLine()
 	if err != nil {
@@ -61,7 +63,11 @@ func (l *LineReader) Read() (*Message, error) {
 		l.begun = true
 		line = bytes.TrimPrefix(line, []byte("\ufeff"))
 	}
-	return l.limits.Decode(line)
+	m, err := l.limits.Decode(line)
+	if err != nil && l.open && isCutShort(line) {
+		return nil, io.EOF
+	}
+	return m, err
 }
 
 // ReadLine returns the next line that is not blank, without its line end. The caller owns the
@@ -205,6 +211,7 @@ func (l *LineReader) lastLine(err error) ([]byte, error) {
 	if err != io.EOF || len(line) == 0 {
 		return nil, err
 	}
+	l.open = true
 	return line, nil
 }
 

@@ -53,6 +53,8 @@ func TestLineReader(t *testing.T) {
 		{"nothing", "", "EOF"},
 		{"two", note("a") + "\n" + note("b") + "\n", "a b EOF"},
 		{"no last newline", note("a") + "\n" + note("b"), "a b EOF"},
+		{"cut short", note("a") + "\n" + reply("7", 20)[:30], "a EOF"},
+		{"garbage at the end", note("a") + "\nbye", "a ! EOF"},
 		{"CRLF", note("a") + "\r\n" + note("b") + "\r\n", "a b EOF"},
 		{"blank lines", "\n \r\n\n" + note("a") + "\n\n\t\n" + note("b") + "\n\n", "a b EOF"},
 		{"byte order mark", "\ufeff" + note("a") + "\n" + note("b") + "\n", "a b EOF"},

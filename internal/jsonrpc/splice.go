@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -233,6 +234,13 @@ func valid(doc []byte) error {
 		return err
 	}
 	return w.end(doc)
+}
+
+// isCutShort reports whether doc ends in the midst of a JSON value.
+func isCutShort(doc []byte) bool {
+	w := newWalker(doc)
+	defer w.free()
+	return errors.Is(w.SkipValue(), io.ErrUnexpectedEOF)
 }
 
 // A walker is a pooled tokenizer over bytes. It accepts duplicate names and invalid UTF-8, because
