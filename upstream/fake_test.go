@@ -41,6 +41,13 @@ func runFake(role string) {
 			say(jsonrpc.NewNotification("chatter", nil))
 			time.Sleep(20 * time.Millisecond)
 		}
+	case "orphan": // a chatter that has left the group, on both pipes
+		signal.Ignore(syscall.SIGPIPE)
+		for range 500 {
+			say(jsonrpc.NewNotification("orphan", nil))
+			fmt.Fprintln(os.Stderr, "orphan")
+			time.Sleep(20 * time.Millisecond)
+		}
 	case "host":
 		runHostRole()
 	}
@@ -188,6 +195,8 @@ func (f *fake) answer(m *jsonrpc.Message) {
 	case "chatter": // the answer goes first, since the grandchild begins at once
 		say(ok)
 		f.grandchild("chatter")
+	case "orphan": // a chatter that leaves the group
+		say(jsonrpc.NewResult(m.ID, json.RawMessage(strconv.Itoa(f.grandchild("orphan")))))
 	case "grandchild-and-exit":
 		f.grandchild("sleep")
 		os.Exit(4)
@@ -286,6 +295,7 @@ func (f *fake) grandchild(role string) int {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fakeEnv+"="+role)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: role == "orphan"}
 	if err := cmd.Start(); err != nil {
 		panic(err)
 	}

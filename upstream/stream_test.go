@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -210,11 +211,43 @@ func TestRaceO_GrandchildNeverFallsSilent(t *testing.T) {
 			break
 		}
 	}
-	if heard < 5 { // a chatter every 20 ms, for the StopGrace
+	if heard < 5 { // a chatter every 20 ms, for a second
 		t.Errorf("heard %d chatters after the exit: the last words are lost", heard)
 	}
 	c.ends("exit status 3", true)
 	c.returned()
+}
+
+// A grandchild that has left the group, and writes on, keeps neither the calls nor the host waiting.
+func TestRaceO_GrandchildLeavesTheGroup(t *testing.T) {
+	t.Parallel()
+	for name, dies := range map[string]bool{"the server ends": true, "the client leaves": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, fakeCommand())
+			c := r.start("k")
+			c.send("orphan", 0)
+			answer := c.recv()
+			for !answer.IsResponse() {
+				answer = c.recv()
+			}
+			pid := pidOf(t, answer)
+			t.Cleanup(func() { syscall.Kill(pid, syscall.SIGKILL) })
+			if !dies {
+				c.Close()
+				c.returned()
+			} else {
+				c.send("exit", 3)
+				for _, err := c.Recv(); err == nil; _, err = c.Recv() {
+				}
+				c.ends("exit status 3", true)
+				c.returned()
+			}
+			if !alive(pid) { // it writes for 10 s
+				t.Error("the end waited for the grandchild")
+			}
+		})
+	}
 }
 
 func TestD10_StdoutClosedWhileItLives(t *testing.T) {

@@ -20,7 +20,8 @@
 //   - [ReapOrphans] does not take our children for orphans: they are registered from
 //     their start until they are reaped.
 //   - Everything is bounded: a message by Limits, the backlog of a full stdin pipe by
-//     maxBacklog, the log of stderr by a rate, reading after an exit by 250 ms of silence.
+//     maxBacklog, the log of stderr by a rate, reading after an exit by 250 ms of
+//     silence, and by a second for the rest of the group.
 //
 // A grandchild that leaves the process group (setsid) is unreachable.
 package process

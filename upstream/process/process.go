@@ -19,7 +19,8 @@ const (
 	lull = 250 * time.Millisecond
 
 	// exitTime is how long the exit of a process may follow the end of its pipes: the
-	// kernel closes them first.
+	// kernel closes them first. It is also how long the rest of its group may write after the
+	// exit, since a grandchild may never fall silent.
 	exitTime = time.Second
 
 	// squeezedEnd and squeezedTerm are the steps of a forced stop, after the end of
@@ -73,8 +74,8 @@ func startProcess(c *Command, wg *sync.WaitGroup, stdinFailed func(error)) (*pro
 	}
 	p.started = time.Now()
 	p.stdin = newStdin(files[0], c.writeTimeout(), wg, stdinFailed)
-	p.stdout = &pipeReader{files[1], p.exited}
-	p.stderr = &pipeReader{files[2], p.exited}
+	p.stdout = &pipeReader{File: files[1], exited: p.exited, gone: p.gone}
+	p.stderr = &pipeReader{File: files[2], exited: p.exited, gone: p.gone}
 	return p, nil
 }
 
@@ -109,7 +110,7 @@ func (p *process) watch() {
 	p.stderr.wake()
 	close(p.exited)
 
-	limit := time.NewTimer(p.grace) // a grandchild may write forever
+	limit := time.NewTimer(exitTime)
 	defer limit.Stop()
 	select {
 	case <-p.drained:
@@ -196,11 +197,18 @@ func (p *process) exits(ctx context.Context, squeezed time.Duration) bool {
 }
 
 // A pipeReader reads the output of a process. After the exit of the process it ends with the
-// pipe, or after a lull.
+// pipe, or after a lull. When the group is gone, a grandchild that has left the group may still
+// write: then it reads what is in the pipe, and ends when it has waited for more for a lull in all.
 type pipeReader struct {
 	*os.File
-	exited <-chan struct{}
+	exited, gone <-chan struct{}
+
+	waited time.Duration // since the group is gone
+	rest   int           // bytes that were read since then
 }
+
+// maxRest is more than a pipe holds.
+const maxRest = 1 << 20
 
 // wake makes a blocked Read check exited, which the caller must close next.
 func (r *pipeReader) wake() { r.SetReadDeadline(time.Unix(1, 0)) }
@@ -210,6 +218,8 @@ func (r *pipeReader) wake() { r.SetReadDeadline(time.Unix(1, 0)) }
 func (r *pipeReader) Read(b []byte) (int, error) {
 	for looks := 0; ; {
 		select {
+		case <-r.gone:
+			return r.readRest(b)
 		case <-r.exited:
 			looks++
 			r.SetReadDeadline(time.Now().Add(lull / 2))
@@ -224,4 +234,20 @@ func (r *pipeReader) Read(b []byte) (int, error) {
 		}
 		<-r.exited // the deadline was wake's if exited is still open
 	}
+}
+
+// readRest is Read when the group is gone.
+func (r *pipeReader) readRest(b []byte) (int, error) {
+	if r.waited >= lull || r.rest >= maxRest {
+		return 0, io.EOF
+	}
+	began := time.Now()
+	r.SetReadDeadline(began.Add(lull - r.waited))
+	n, err := r.File.Read(b)
+	r.waited += time.Since(began)
+	r.rest += n
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = io.EOF
+	}
+	return n, err
 }

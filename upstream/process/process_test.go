@@ -19,7 +19,7 @@ func TestPipeIsReadAfterTheDeadline(t *testing.T) {
 		}
 		exited := make(chan struct{})
 		close(exited)
-		r, read := &pipeReader{in, exited}, make(chan string)
+		r, read := &pipeReader{File: in, exited: exited}, make(chan string)
 		go func() {
 			b := make([]byte, 10)
 			n, _ := r.Read(b)
