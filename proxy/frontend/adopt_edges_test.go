@@ -183,13 +183,19 @@ func TestKeptWhileItBegins(t *testing.T) {
 	}
 }
 
-// TestKeeperLeaves: a replica that leaves hands on what it keeps for one that has died.
+// TestKeeperLeaves: a replica that leaves hands on what it keeps for one that has died, also while that only cannot be
+// reached.
 func TestKeeperLeaves(t *testing.T) {
-	f, client, _, keeper, other := kept(t)
-	f["a"].dies()
-	keeper.leaves(t)
-	keeper.dies()
-	client.through(other).calls(t, 20, func() jsonrpc.Conn { conn, _ := other.resumes(t, false); return conn })
+	for name, at := range map[string]Where{"declared dead": Gone, "not yet": Away} {
+		t.Run(name, func(t *testing.T) {
+			f, client, _, keeper, other := kept(t)
+			f["a"].dies()
+			keeper.sees("a", at)
+			keeper.leaves(t)
+			keeper.dies()
+			client.through(other).calls(t, 20, func() jsonrpc.Conn { conn, _ := other.resumes(t, false); return conn })
+		})
+	}
 }
 
 // TestNotAdoptedOnceHeard: a replica that stood still, and has told this one so, keeps its sessions, also while this

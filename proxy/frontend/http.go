@@ -103,6 +103,7 @@ func (h *HTTP) init() {
 				_, at := h.Replicas.Owner(id)
 				return at == Nowhere
 			}
+			h.open.freed = make(chan *httpSession, moveAtOnce)
 			h.open.records.byID, h.open.kept.byID = make(map[string]*movedRecord), make(map[string]*keptRecord)
 			h.open.keeper = newKeeper(h.open, h.Replicas)
 			relay = newRelay(h.Replicas, h.open, bodies)

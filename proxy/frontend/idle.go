@@ -19,6 +19,7 @@ type idleTimer struct {
 	open   int           // HTTP requests being served
 	last   time.Time     // time when open became 0, or of cut
 	alone  bool          // cut was called, and the client has not shown itself since
+	freed  func()        // called when a request has been served, with the lock held; nil: nothing
 }
 
 const never = time.Duration(math.MaxInt64)
@@ -63,6 +64,9 @@ func (t *idleTimer) release() {
 	defer t.mu.Unlock()
 	if t.open--; t.open == 0 {
 		t.last = time.Now()
+	}
+	if t.freed != nil {
+		t.freed()
 	}
 }
 

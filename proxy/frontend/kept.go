@@ -105,13 +105,14 @@ func (o *openSessions) expireKept(now time.Time, there map[string]bool) {
 	}
 }
 
-// orphans returns the records that are kept here for replicas that are not among others, by replica and id.
+// orphans returns the records that are kept here for replicas that are not among others, or cannot be reached and may
+// be dead, by replica and id.
 func (o *openSessions) orphans(others []Other) map[string]map[string][]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all := make(map[string]map[string][]byte)
 	for id, k := range o.kept.byID {
-		if slices.ContainsFunc(others, func(other Other) bool { return other.Instance == k.owner }) {
+		if slices.ContainsFunc(others, func(other Other) bool { return other.Instance == k.owner && other.Via != nil }) {
 			continue
 		}
 		if all[k.owner] == nil {

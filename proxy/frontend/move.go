@@ -85,10 +85,36 @@ func (m *mover) run(ctx context.Context) int {
 			m.handOn()
 			return m.moved
 		}
+		m.awaitSweep(ctx, sweep.C)
+	}
+}
+
+// awaitSweep returns when it is time for the next sweep, or ctx ends. Until then it moves sessions that are free:
+// between two calls that a client makes one after the other there may be less than a millisecond.
+func (m *mover) awaitSweep(ctx context.Context, tick <-chan time.Time) {
+	for {
 		select {
-		case <-sweep.C:
+		case s := <-m.open.freed:
+			if m.anybody() {
+				m.sweep([]*httpSession{s}, nil, false)
+			}
+		case <-tick:
+			return
 		case <-ctx.Done():
+			return
 		}
+	}
+}
+
+// mayMove tells the mover that a request of a session was served. If it is busy, it finds the session with its next
+// sweep.
+func (o *openSessions) mayMove(s *httpSession) {
+	if !o.moving.Load() {
+		return
+	}
+	select {
+	case o.freed <- s:
+	default:
 	}
 }
 

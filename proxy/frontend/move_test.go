@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -197,6 +198,62 @@ func TestMovedInUse(t *testing.T) {
 	conntest.Recv(t, conn)
 	conn.Send(result(3))
 	wantText(t, onlyMessage(t, conntest.Await(t, "response", again)), `{"jsonrpc":"2.0","id":3,"result":"done"}`)
+}
+
+// TestMovedBetweenCalls: sessions move between two calls of clients that make one right after the other.
+func TestMovedBetweenCalls(t *testing.T) {
+	f := newFleet(t, "a b", nil, nil)
+	a, b := f["a"], f["b"]
+	serve := func(conn jsonrpc.Conn) {
+		for m, err := conn.Recv(); err == nil; m, err = conn.Recv() {
+			if m.IsRequest() {
+				time.Sleep(30 * time.Millisecond)
+				conn.Send(jsonrpc.NewResult(m.ID, []byte(`"done"`)))
+			}
+		}
+	}
+	const clients, calls = 8, 10
+	answers := make(chan string, clients*calls)
+	begun, done := make(chan struct{}, clients*calls), make(chan struct{}, clients)
+	for range clients {
+		client, old := a.connectManual("2025-11-25")
+		go serve(old)
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for i := range calls {
+				resp, err := client.http.Do(client.request("POST", fmt.Sprintf(call, i+1)))
+				if err != nil {
+					answers <- err.Error()
+					return
+				}
+				text, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				answers <- string(text)
+				begun <- struct{}{}
+			}
+		}()
+	}
+	for range clients {
+		<-begun
+	}
+	a.Drain()
+	wait := a.Move(t.Context())
+	for range clients {
+		conn, _ := b.resumes(t, false)
+		go serve(conn)
+	}
+	for range clients {
+		conntest.Await(t, "the last call", done)
+	}
+	close(answers)
+	for text := range answers {
+		if !strings.Contains(text, `"result":"done"`) {
+			t.Error(text)
+		}
+	}
+	if n := wait(); n != clients {
+		t.Errorf("%d sessions were moved", n)
+	}
 }
 
 const endingError = `{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}`

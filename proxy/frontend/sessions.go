@@ -42,6 +42,7 @@ type openSessions struct {
 	draining  bool
 	closed    bool
 	moving    atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
+	freed     chan *httpSession // those of them whose requests were served, to the mover; static
 	moved     map[string]string // by session: the instance that has it now
 	records   movedRecords
 	kept      keptRecords
@@ -145,6 +146,7 @@ func (o *openSessions) newSession(id string, from caller) *httpSession {
 	s.onEnd = func() { o.forget(s) }
 	if o.digest != nil {
 		s.said, s.moving, s.keeper = new(saidOnce), &o.moving, o.keeper
+		s.idle.freed = func() { o.mayMove(s) }
 	}
 	return s
 }
