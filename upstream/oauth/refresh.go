@@ -70,9 +70,10 @@ func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 	t, err := c.request(ctx, l.config.Client, s.TokenEndpoint, url.Values{
 		"grant_type": {"refresh_token"}, "refresh_token": {r.Token.Refresh}, "resource": {r.Resource},
 	})
+	lostClient := r.Client != nil && refusedWith(err, "invalid_client", "unauthorized_client")
 	switch {
-	case refusedWith(err, "invalid_grant", "invalid_client", "unauthorized_client"):
-		if !refusedWith(err, "invalid_grant") {
+	case lostClient, refusedWith(err, "invalid_grant"): // a configured client may get another secret
+		if lostClient {
 			r.Client = nil // the next login registers again
 		}
 		l.config.Log.Warn("a login has ended: the authorization server does not refresh it", "err", err)

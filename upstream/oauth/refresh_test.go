@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -140,6 +141,23 @@ func TestForgottenClient(t *testing.T) {
 	p.ok(p.login(s, nil), listTools)
 	p.want("registrations", s.Count("register"), 2)
 	p.want("prompts", p.prompts(), 2)
+}
+
+// A configured client whose secret changes at the authorization server first keeps its login.
+func TestRefreshWithANewSecret(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	s.Know("me", "first")
+	secret := file(t, "first\n")
+	configure := func(c *LoginConfig) { c.ClientID, c.ClientSecretFile = "me", secret }
+	p.ok(p.login(s, configure), listTools)
+	s.Know("me", "second")
+	s.Revoke(false)
+	p.fails(p.login(s, func(c *LoginConfig) { configure(c); c.Show = nil }), listTools, "the login could not be refreshed")
+	if err := os.WriteFile(secret, []byte("second\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.ok(p.login(s, func(c *LoginConfig) { configure(c); c.Show = nil }), listTools)
+	p.want("prompts", p.prompts(), 1)
 }
 
 // Requests with secrets follow no redirect.

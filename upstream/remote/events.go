@@ -185,6 +185,7 @@ func retryIn(value []byte, before time.Duration) time.Duration {
 type resumePoint struct {
 	lastID string        // of the last event that had one
 	retry  time.Duration // the pause that the server asks for; zero for none
+	asked  bool          // the server has asked for it in this stream
 	came   bool          // an event has come
 	moved  bool          // a message has come, or another id
 }
@@ -201,7 +202,7 @@ func (p *resumePoint) read(e *events, message func(text string, err error) bool)
 			return err
 		}
 		if ev.retry > 0 {
-			p.retry = ev.retry
+			p.retry, p.asked = ev.retry, true
 		}
 		if ev.id != "" {
 			p.came, p.moved = true, p.moved || ev.id != p.lastID

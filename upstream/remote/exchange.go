@@ -57,6 +57,10 @@ func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Messag
 	x.resp = resp
 	switch {
 	case resp.StatusCode == http.StatusNotFound && x.at.id != "":
+		if reply, _ := x.refusal(); reply != nil && !x.vague && isAboutRequest(reply.Error) {
+			return reply, nil
+		}
+		x.vague = false
 		f = refused(resp.StatusCode)
 		f.lost = true
 		return nil, f
@@ -82,6 +86,13 @@ func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Messag
 	return nil, invalid("neither JSON nor an event stream")
 }
 
+// isAboutRequest reports whether the error of a 404 says that the server does not know what was
+// asked for, as servers of the modern era say it, and not the session.
+func isAboutRequest(e json.RawMessage) bool {
+	code := errorCode(e)
+	return code == jsonrpc.CodeMethodNotFound || code == jsonrpc.CodeInvalidParams
+}
+
 // status returns the status of the response, zero without one.
 func (x *exchange) status() int {
 	if x.resp == nil {
@@ -97,7 +108,8 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if location := x.resp.Header.Get("Location"); location != "" && f.status < 400 {
 		f.err = errors.New("the server redirects elsewhere, which is not followed")
 	}
-	if mediaType(x.resp) != typeJSON || encoded(x.resp) {
+	mayBeLoss := x.at.id != "" && f.status == http.StatusBadRequest
+	if mediaType(x.resp) != typeJSON && !mayBeLoss || encoded(x.resp) {
 		return nil, f
 	}
 	t := time.AfterFunc(refusalTimeout, func() { x.resp.Body.Close() })
@@ -108,13 +120,14 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	}
 	m, err := x.t.limits.Decode(text)
 	if err != nil || m.Error == nil {
+		f.lost = mayBeLoss && mediaType(x.resp) != typeJSON && saysSession(string(text))
 		return nil, f
 	}
 	reply, ok := x.mine(m)
 	if !ok {
 		return nil, f
 	}
-	if x.at.id != "" && f.status == http.StatusBadRequest && tellsLoss(m.Error) {
+	if mayBeLoss && tellsLoss(m.Error) {
 		f.lost, f.said = true, reply
 		return nil, f
 	}
@@ -130,15 +143,20 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 
 // tellsLoss reports whether the error of a 400 means that the server does not know the
 // session. The status should be 404, but servers modelled on the examples of the TypeScript
-// SDK send 400, and only the error's text tells which error it is. Without this, clients
-// would have to be restarted together with such a server.
+// SDK send 400, and those of the Python SDK before 1.26 do with plain text, so only the text
+// tells which error it is. Without this, clients would have to be restarted together with such
+// a server.
 func tellsLoss(e json.RawMessage) bool {
-	if errorCode(e) != jsonrpc.CodeConnectionClosed {
+	if code := errorCode(e); code != jsonrpc.CodeConnectionClosed && code != jsonrpc.CodeInvalidRequest {
 		return false
 	}
 	message, _ := jsonrpc.Unquote(member(e, "message"))
-	message = strings.ToLower(message)
-	return strings.Contains(message, "session") || strings.Contains(message, "not initialized")
+	return saysSession(message)
+}
+
+func saysSession(text string) bool {
+	text = strings.ToLower(text)
+	return strings.Contains(text, "session") || strings.Contains(text, "not initialized")
 }
 
 // readJSON reads a body that is the reply, or in 2025-03-26 an array that has it.
@@ -234,11 +252,13 @@ func same(reply, request jsonrpc.ID) bool {
 func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure) {
 	for resumes := 0; ; {
 		if x.resp != nil {
+			began := time.Now()
 			reply, f, end := x.readStream(ctx)
 			if end == nil {
 				return reply, f
 			}
-			if x.place.moved {
+			polls := errors.Is(end, io.EOF) && (x.place.asked || time.Since(began) > healthy)
+			if x.place.moved || polls { // a server may let its client come back until there is a reply (2025-11-25)
 				resumes = 0
 			}
 			if x.place.lastID == "" || x.at.modern || resumes == maxResumes {
@@ -257,7 +277,7 @@ func (x *exchange) readStreams(ctx context.Context) (*jsonrpc.Message, *failure)
 
 // readStream reads one event stream until the reply, a failure, or the stream's end.
 func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, f *failure, end error) {
-	x.place.moved = false
+	x.place.moved, x.place.asked = false, false
 	end = x.place.read(newEvents(x.resp.Body, x.t.limits.MaxMessage()), func(text string, tooLong error) bool {
 		if tooLong != nil {
 			f = invalid("message too long")

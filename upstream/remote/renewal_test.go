@@ -2,6 +2,7 @@ package remote
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -300,18 +301,26 @@ func TestD34_BadRequest(t *testing.T) {
 	const unknown, other = "Bad Request: No valid session ID provided", "Bad Request: no"
 	for _, row := range []struct {
 		says   map[string]string // by session
+		plain  bool              // as text, not as JSON
 		want   string            // in the answer
 		births int
 	}{
-		{map[string]string{"session-1": unknown}, `"result":{}`, 2},
-		{map[string]string{"session-1": unknown, "session-2": unknown}, unknown, 2},
-		{map[string]string{"session-1": other}, other, 1},
+		{map[string]string{"session-1": unknown}, false, `"result":{}`, 2},
+		{map[string]string{"session-1": unknown, "session-2": unknown}, false, unknown, 2},
+		{map[string]string{"session-1": other}, false, other, 1},
+		{map[string]string{"session-1": unknown}, true, `"result":{}`, 2}, // the Python SDK before 1.26
+		{map[string]string{"session-1": unknown, "session-2": unknown}, true, "HTTP 400", 2},
+		{map[string]string{"session-1": other}, true, "HTTP 400", 1},
 	} {
 		f := newFake(t)
 		f.any = func(w http.ResponseWriter, r *http.Request) bool {
 			text := row.says[r.Header.Get("Mcp-Session-Id")]
 			if text == "" || r.ContentLength < 300 {
 				return false
+			}
+			if row.plain {
+				http.Error(w, text, http.StatusBadRequest)
+				return true
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
@@ -330,6 +339,29 @@ func TestD34_BadRequest(t *testing.T) {
 		if seen := strings.Join(f.all(), " "); strings.Count(seen, "initialize ") != row.births {
 			t.Errorf("server has seen %s", seen)
 		}
+	}
+}
+
+// TestD34_UnknownMethod: a 404 with the answer to the request is that answer, and the session goes on.
+func TestD34_UnknownMethod(t *testing.T) {
+	f := newFake(t)
+	f.any = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.ContentLength < 300 {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}`)
+		return true
+	}
+	c := connect(t, f)
+	c.request(1, "acme/unknown", `{"pad":"`+strings.Repeat("x", 300)+`"}`)
+	if m := c.recv(); !strings.Contains(string(m.Error), "no such method") {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	c.close()
+	if seen := strings.Join(f.all(), " "); strings.Count(seen, "initialize ") != 1 {
+		t.Errorf("server has seen %s", seen)
 	}
 }
 

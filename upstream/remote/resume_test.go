@@ -74,6 +74,35 @@ func TestD30_HonoursRetry(t *testing.T) {
 	})
 }
 
+// A server may end each stream at once, and let the client come back until it has the reply (SEP-1699).
+func TestD30_Polls(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+			stream(w, "id: 1\nretry: 100\ndata:\n\n")
+		})
+		gets := 0
+		f.get = func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.Header.Get("Last-Event-ID") == "":
+				w.WriteHeader(405)
+			case gets < 5:
+				gets++
+				stream(w, "retry: 100\n\n")
+			case gets < 8:
+				gets++
+				stream(w, ": nothing\n\n")
+				time.Sleep(healthy + time.Second)
+			default:
+				stream(w, "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n")
+			}
+		}
+		c := connect(t, f)
+		c.request(1, "tools/call", "")
+		time.Sleep(time.Minute)
+		wantResult(t, c.recv(), 1, `{}`)
+	})
+}
+
 func TestD30_ResumptionFails(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
