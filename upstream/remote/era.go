@@ -34,12 +34,16 @@ func (t *transport) probe(ctx context.Context) (bool, error) {
 	t.join()
 	defer t.leave()
 	reply, status, f := ask(ctx, t, mcp.Discover(ownID("discover")))
+	if f == nil {
+		t.mute.Store(0)
+	}
 	switch {
 	case f != nil && (tellsNothing(status) || f.cause != jsonrpc.CauseInvalidResponse && f.status == 0):
 		return false, f.end()
 	case tellsNothing(status):
 		return false, refused(status).end()
 	case f != nil:
+		t.mute.Add(1)
 		return false, nil
 	}
 	return mcp.DiscoversModern(reply), nil

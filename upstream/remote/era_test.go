@@ -227,6 +227,37 @@ func TestServerThatWasReplaced(t *testing.T) {
 	}
 }
 
+// Something in front of the server that is being restarted answers everything with 404: the calls
+// whose streams are open go on.
+func TestServerThatIsBehindA404(t *testing.T) {
+	f := newFake(t)
+	finish := make(chan struct{})
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		stream(w, ": open\n\n")
+		<-finish
+		io.WriteString(w, sseResult(m, `{"resultType":"complete"}`))
+	})
+	asked := make(chan struct{})
+	f.handle("server/discover", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		http.Error(w, "no backend", http.StatusNotFound)
+		close(asked)
+	})
+	f.handle("prompts/get", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+		http.Error(w, "no backend", http.StatusNotFound)
+	})
+	c := connectModern(t, f)
+	c.request(1, "tools/call", params(`"name":"t"`))
+	f.await("tools/call", 1)
+	c.request(2, "prompts/get", params(`"name":"p"`))
+	wantError(t, c.recv(), 2, closed, "HTTP 404", jsonrpc.InFlight)
+	<-asked
+	time.Sleep(50 * time.Millisecond) // in which the stream would end
+	close(finish)
+	if m := c.recv(); m.Result == nil {
+		t.Errorf("got %s", m.Append(nil))
+	}
+}
+
 // One that refuses a request alone is the one it was, and is not asked each time.
 func TestServerThatRefuses(t *testing.T) {
 	f := newFake(t)

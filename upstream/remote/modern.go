@@ -203,13 +203,14 @@ func (s *modern) post(c *modernCall, m *jsonrpc.Message) (*exchange, *jsonrpc.Me
 }
 
 // doubt asks the server again for its era, and ends the stream if that has changed: then
-// the server was replaced, and the host must know.
+// the server was replaced, and the host must know. A refusal without an answer may be of
+// something in front of the server that is being restarted, so only the second one counts.
 func (s *modern) doubt() {
 	if !s.t.doubt() {
 		return
 	}
 	s.spawn(func() {
-		if modern, err := s.t.probe(s.work); !modern && err == nil {
+		if modern, err := s.t.probe(s.work); !modern && err == nil && s.t.mute.Load() != 1 {
 			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		}
 	})
