@@ -227,34 +227,54 @@ func TestServerThatWasReplaced(t *testing.T) {
 	}
 }
 
-// Something in front of the server that is being restarted answers everything with 404: the calls
-// whose streams are open go on.
+// Something in front of the server that is being restarted answers everything with 404, now and then:
+// the calls whose streams are open go on. If nothing else comes, the server was replaced.
 func TestServerThatIsBehindA404(t *testing.T) {
 	f := newFake(t)
 	finish := make(chan struct{})
-	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
 		stream(w, ": open\n\n")
-		<-finish
-		io.WriteString(w, sseResult(m, `{"resultType":"complete"}`))
+		select {
+		case <-finish:
+			io.WriteString(w, sseResult(m, `{"resultType":"complete"}`))
+		case <-r.Context().Done():
+		}
 	})
-	asked := make(chan struct{})
-	f.handle("server/discover", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
+	gone := func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
 		http.Error(w, "no backend", http.StatusNotFound)
-		close(asked)
-	})
-	f.handle("prompts/get", func(w http.ResponseWriter, _ *http.Request, _ *jsonrpc.Message) {
-		http.Error(w, "no backend", http.StatusNotFound)
-	})
-	c := connectModern(t, f)
-	c.request(1, "tools/call", params(`"name":"t"`))
-	f.await("tools/call", 1)
-	c.request(2, "prompts/get", params(`"name":"p"`))
-	wantError(t, c.recv(), 2, closed, "HTTP 404", jsonrpc.InFlight)
-	<-asked
-	time.Sleep(50 * time.Millisecond) // in which the stream would end
-	close(finish)
-	if m := c.recv(); m.Result == nil {
-		t.Errorf("got %s", m.Append(nil))
+	}
+	f.handle("server/discover", gone)
+	f.handle("prompts/get", gone)
+	s, _ := modernServer(t, f)
+	c := dialModern(t, s)
+	probes := 0
+	blip := func() {
+		s.transport.doubted.Store(0) // as a minute later
+		c.request(9, "prompts/get", params(`"name":"p"`))
+		wantError(t, c.recv(), 9, closed, "HTTP 404", jsonrpc.InFlight)
+		probes++
+		f.await("server/discover", probes)
+	}
+	for id := range int64(3) {
+		c.request(id, "tools/call", params(`"name":"t"`))
+		f.await("tools/call", int(id)+1)
+		blip()
+		for s.transport.mute.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		select {
+		case finish <- struct{}{}:
+		case <-time.After(patience):
+			t.Fatal("the call has ended")
+		}
+		if m := c.recv(); m.Result == nil {
+			t.Fatalf("got %s", m.Append(nil))
+		}
+	}
+	blip()
+	blip()
+	if end := c.end(); !errors.Is(end, mcp.ErrOtherEra) {
+		t.Errorf("ended with %+v", end)
 	}
 }
 

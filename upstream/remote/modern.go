@@ -170,8 +170,11 @@ func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 	if f == nil && x.resp == nil { // post refused it
 		return x, reply, nil
 	}
-	if isDoubtful(x.status(), reply) {
+	switch {
+	case isDoubtful(x.status(), reply):
 		s.doubt()
+	case f == nil && s.t.mute.Load() > 0: // it answers after all
+		s.t.mute.Store(0)
 	}
 	if again := s.again(c, m, round, reply, f); again != nil {
 		x.close()

@@ -53,7 +53,7 @@ type transport struct {
 	waiting  atomic.Int64 // requests of clients that wait for a slot
 	old      atomic.Bool  // the server turned out to have only HTTP+SSE
 	doubted  atomic.Int64 // when doubt last returned true, in Unix nanoseconds; zero: never
-	mute     atomic.Int64 // probes in a row that were refused without an answer
+	mute     atomic.Int64 // probes that were refused without an answer since the server answered last
 }
 
 // join counts a session in.
