@@ -42,7 +42,7 @@ type openSessions struct {
 	draining  bool
 	closed    bool
 	moving    atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
-	freed     chan *httpSession // those of them whose requests were served, to the mover; static
+	freed     chan *httpSession // sessions that have just answered a request, for the mover; static
 	moved     map[string]string // by session: the instance that has it now
 	records   movedRecords
 	kept      keptRecords

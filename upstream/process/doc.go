@@ -23,5 +23,6 @@
 //     maxBacklog, the log of stderr by a rate, reading after an exit by 250 ms of
 //     silence, and by a second for the rest of the group.
 //
-// A grandchild that leaves the process group (setsid) is unreachable.
+// A grandchild that leaves the process group (setsid) is unreachable. It may hold the pipes and
+// write to them, but nothing waits for it longer than 250 ms after the end of the group.
 package process

@@ -34,9 +34,10 @@
 //   - A stream that breaks off is resumed after its last event. If it had no event id, or
 //     resuming fails, the answer is the connection-closed error. A call that may have
 //     run is never posted again.
-//   - A 404 to the session id means that the call did not run. Then one new session
+//   - A 404 to the session id means that the call did not run, unless its body is the answer
+//     to the call. So does a 400 that speaks of the session. Then one new session
 //     (initialize, initialized, the log level, the subscriptions) is made for all calls
-//     that got such a 404, and each is posted once more. Other calls of the lost
+//     that got such a status, and each is posted once more. Other calls of the lost
 //     session get the connection-closed error, the server's requests are cancelled,
 //     and list_changed notifications tell the client that something may have changed.
 //   - A 401 or 403 means that the call did not run, too. With Credentials it is posted

@@ -143,7 +143,7 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 
 // tellsLoss reports whether the error of a 400 means that the server does not know the
 // session. The status should be 404, but servers modelled on the examples of the TypeScript
-// SDK send 400, and those of the Python SDK before 1.26 do with plain text, so only the text
+// SDK send 400. Servers on the Python SDK before 1.26 send 400 with plain text. Only the text
 // tells which error it is. Without this, clients would have to be restarted together with such
 // a server.
 func tellsLoss(e json.RawMessage) bool {
