@@ -301,16 +301,17 @@ func TestD34_BadRequest(t *testing.T) {
 	const unknown, other = "Bad Request: No valid session ID provided", "Bad Request: no"
 	for _, row := range []struct {
 		says   map[string]string // by session
-		plain  bool              // as text, not as JSON
+		code   int               // of the error in JSON; zero: as text
 		want   string            // in the answer
 		births int
 	}{
-		{map[string]string{"session-1": unknown}, false, `"result":{}`, 2},
-		{map[string]string{"session-1": unknown, "session-2": unknown}, false, unknown, 2},
-		{map[string]string{"session-1": other}, false, other, 1},
-		{map[string]string{"session-1": unknown}, true, `"result":{}`, 2}, // the Python SDK before 1.26
-		{map[string]string{"session-1": unknown, "session-2": unknown}, true, "HTTP 400", 2},
-		{map[string]string{"session-1": other}, true, "HTTP 400", 1},
+		{map[string]string{"session-1": unknown}, -32000, `"result":{}`, 2},
+		{map[string]string{"session-1": unknown, "session-2": unknown}, -32000, unknown, 2},
+		{map[string]string{"session-1": other}, -32000, other, 1},
+		{map[string]string{"session-1": unknown}, -32600, `"result":{}`, 2},
+		{map[string]string{"session-1": unknown}, 0, `"result":{}`, 2}, // the Python SDK before 1.26
+		{map[string]string{"session-1": unknown, "session-2": unknown}, 0, "HTTP 400", 2},
+		{map[string]string{"session-1": other}, 0, "HTTP 400", 1},
 	} {
 		f := newFake(t)
 		f.any = func(w http.ResponseWriter, r *http.Request) bool {
@@ -318,13 +319,13 @@ func TestD34_BadRequest(t *testing.T) {
 			if text == "" || r.ContentLength < 300 {
 				return false
 			}
-			if row.plain {
+			if row.code == 0 {
 				http.Error(w, text, http.StatusBadRequest)
 				return true
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","error":{"code":-32000,"message":%q},"id":null}`, text)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","error":{"code":%d,"message":%q},"id":null}`, row.code, text)
 			return true
 		}
 		c := connect(t, f)
