@@ -124,11 +124,11 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 		return nil, f
 	}
 	reply, ok := x.mine(m)
-	if !ok {
+	if mayBeLoss && tellsLoss(m.Error) { // with any id: the Python SDK has "server-error"
+		f.lost, f.said = true, reply
 		return nil, f
 	}
-	if mayBeLoss && tellsLoss(m.Error) {
-		f.lost, f.said = true, reply
+	if !ok {
 		return nil, f
 	}
 	x.vague = m.ID.IsZero()

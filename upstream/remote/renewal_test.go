@@ -325,7 +325,8 @@ func TestD34_BadRequest(t *testing.T) {
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","error":{"code":%d,"message":%q},"id":null}`, row.code, text)
+			id := map[int]string{-32000: `null`, -32600: `"server-error"`}[row.code]
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","error":{"code":%d,"message":%q},"id":%s}`, row.code, text, id)
 			return true
 		}
 		c := connect(t, f)
