@@ -178,7 +178,7 @@ func TestStory(t *testing.T) {
 			What: "files did not start: exit status 3", Cause: "start failed", InFlight: 1,
 		},
 		Era: "legacy", PID: 7, ExitStatus: &status, Began: at.Add(-1500 * time.Millisecond), Stderr: []string{"one", "\x1b[31mtwo\r"},
-		Calls: []observe.LostRequest{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}}, CallsLeftOut: 2,
+		Calls: []observe.LostRequest{{Session: "s1", Client: "c", Method: "tools/call", Tool: "write", AgeMs: 1400}, {Session: "s1", Method: "ping"}}, CallsLeftOut: 2,
 		Told: []observe.Told{{Session: "s1", Client: "c", Principal: "token ci", Errors: 1}}, ToldLeftOut: 1,
 		Failures: 5, State: "crash loop", Next: at.Add(30 * time.Second),
 		Before: []observe.EventLine{{ID: "aaaaaaaa", Time: at.Add(-48 * time.Hour), What: "files did not start"}}, Trimmed: true,
@@ -194,6 +194,7 @@ func TestStory(t *testing.T) {
              \u001b[31mtwo
   in flight  1 request
              s1 c tools/call write, for 1.4s
+             s1 ping, for <1ms
              and 2 more
   told       session s1 c token ci: 1 error
              and 1 more
@@ -214,7 +215,7 @@ func TestStory(t *testing.T) {
 		ID: "cccccccc", Time: at, Kind: proxy.ReplicaDied, Replica: "R1", What: "replica R1 (10.0.0.7:7946) died", Cause: "link lost",
 	}}, at)
 	if want = `cccccccc  replica R1 (10.0.0.7:7946) died
-  when   2026-01-02 15:04:05, 0s ago
+  when   2026-01-02 15:04:05, <1ms ago
   what   another replica did not answer any more, and was declared dead
   ran    for 1m00s, since 15:03:05
   cause  link lost
@@ -222,7 +223,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 	for d, want := range map[time.Duration]string{
-		1234 * time.Microsecond: "1ms", 59949 * time.Millisecond: "59.9s", 61 * time.Second: "1m01s", 3 * time.Hour: "3h00m", 100 * time.Hour: "4 days",
+		0: "<1ms", -time.Second: "<1ms", 1234 * time.Microsecond: "1ms", 59949 * time.Millisecond: "59.9s", 61 * time.Second: "1m01s", 3 * time.Hour: "3h00m", 100 * time.Hour: "4 days",
 	} {
 		if got := roughly(d); got != want {
 			t.Errorf("%v is roughly %s, want %s", d, got, want)

@@ -310,10 +310,7 @@ func (s *eventPrinter) inFlight() {
 	var lines []string
 	for _, c := range s.Calls {
 		line := strings.Join(strings.Fields(fmt.Sprint(c.Session, " ", c.Client, " ", c.Method, " ", c.Tool)), " ")
-		if c.AgeMs > 0 {
-			line += ", for " + roughly(time.Duration(c.AgeMs)*time.Millisecond)
-		}
-		lines = append(lines, line)
+		lines = append(lines, line+", for "+roughly(time.Duration(c.AgeMs)*time.Millisecond))
 	}
 	s.list("", withMore(lines, s.CallsLeftOut))
 }

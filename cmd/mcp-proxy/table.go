@@ -96,6 +96,8 @@ func count(n int, what string) string {
 // roughly formats a duration with as many digits as people read.
 func roughly(d time.Duration) string {
 	switch {
+	case d < time.Millisecond:
+		return "<1ms"
 	case d < time.Second:
 		return d.Round(time.Millisecond).String()
 	case d < time.Minute:
