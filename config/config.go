@@ -179,7 +179,7 @@ type Link struct {
 
 	Dial      string        `key:"dial" is:"dialURL" doc:"where its host listens: 'unix:///path', 'tls://' or 'wss://'; on this machine also 'tcp://' or 'ws://'"`
 	Accept    bool          `key:"accept" doc:"its host dials us, at '/link'"` // needs TokenFile
-	TokenFile string        `key:"tokenFile" is:"path" doc:"file with the bearer token that the host must send ('accept'), or that we send ('ws', 'wss'). Each accepted host has its own: a link is to one host, and the newest that dials takes it over. Two hosts with one token would throw each other out for ever. Read again when it changes"`
+	TokenFile string        `key:"tokenFile" is:"path" doc:"file with the bearer token that the host must send ('accept'), or that we send ('ws', 'wss'). Each accepted host has its own: a link is to one host, and the newest that dials takes it over. Two hosts with one token take turns, at least 30 s each, and each logs it. Read again when it changes"`
 	TLS       TLS           `key:"tls" doc:"PEM files for 'tls' and 'wss': the authority to trust, our certificate and its private key"`
 	Auth      UpstreamAuth  `key:"auth" doc:"[how we authenticate](#how-the-proxy-proves-who-it-is), instead of 'tokenFile' ('ws', 'wss' to dial)"`
 	Upstreams []string      `key:"upstreams" is:"glob" min:"1" shown:"any" doc:"globs on what the host may announce: names of upstreams, and prefixes where it sets some. No later link gets such a name, whether this one is up or not: [who has a name](#two-upstreams-with-one-name)"`

@@ -32,6 +32,9 @@ var (
 	errTwoControl = fault("a second control stream")
 	errReplaced   = fault(jsonrpc.CauseReplaced.String())
 	errFlood      = fault("too many streams")
+
+	// errTakenOver ends a link at the host, for the cause of [errReplaced].
+	errTakenOver = fmt.Errorf("another host has dialled the same link, perhaps with the same token; this one waits %v before it takes it back", replacedPause)
 )
 
 // A control is one end of a link's control stream. The proxy opens it before all others, and
@@ -181,6 +184,8 @@ func (c *control) read(announced func([]Upstream), rejected func([]Rejection)) e
 		switch {
 		case err != nil || !isNote(line):
 			return errNotLink
+		case n.closed != nil && n.closed.Cause == jsonrpc.CauseReplaced:
+			return fmt.Errorf("%w: %w", errLeft, errTakenOver)
 		case n.closed != nil:
 			return fmt.Errorf("%w: %s", errLeft, n.closed.Cause)
 		case n.beat:

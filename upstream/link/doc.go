@@ -76,7 +76,8 @@
 // After a lost link Open waits a second for the next one and then fails at
 // once. Redial dials until its ctx ends, with pauses from 250 ms to 30 s. A host may
 // serve many proxies at once. A proxy uses the newest link to its host and ends the
-// previous one, whose carrier may be half dead.
+// previous one, whose carrier may be half dead. A host that learns of that was replaced by another
+// one, and waits 30 s before it dials again.
 //
 // A Server may stand between a proxy and a host ([Server.Through]): it joins each stream of
 // its own link with one on the link of a Client, byte by byte, so that the two ends talk as if there

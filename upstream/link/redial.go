@@ -17,6 +17,10 @@ const (
 	// goodLife is how long a link must have lived to reset the back-off.
 	goodLife = 10 * time.Second
 
+	// replacedPause is how long a host waits that another one has replaced: if they share a
+	// token by mistake, each of them works for that long.
+	replacedPause = 30 * time.Second
+
 	// warnAgain is the time between two warnings of a lasting failure.
 	warnAgain = 5 * time.Minute
 
@@ -65,15 +69,19 @@ func redial(
 			r.ended(ctx, false, "", err, 0)
 			continue
 		}
-		ended := make(chan bool, 1)
+		type end struct{ up, replaced bool }
+		ended := make(chan end, 1)
 		wg.Go(func() {
 			defer func() { <-slots }()
 			_ = serve(ctx, carrier, watcher{ended: func(up bool, event string, err error) {
 				r.ended(ctx, up, event, err, time.Since(start))
-				ended <- up
+				ended <- end{up, errors.Is(err, errTakenOver)}
 			}})
 		})
-		if <-ended && time.Since(start) > goodLife {
+		switch e := <-ended; {
+		case e.replaced:
+			pause(ctx, replacedPause)
+		case e.up && time.Since(start) > goodLife:
 			wait.Reset()
 		}
 	}
@@ -205,7 +213,7 @@ func (r *endReporter) ended(ctx context.Context, up bool, event string, err erro
 	level := slog.LevelDebug
 	switch {
 	case ctx.Err() != nil:
-	case r.host && errors.Is(err, errLeft):
+	case r.host && errors.Is(err, errLeft) && !errors.Is(err, errTakenOver):
 		level = slog.LevelInfo
 	case r.isNewFailure(up):
 		level = slog.LevelWarn

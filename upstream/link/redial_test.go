@@ -114,6 +114,45 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
+// TestHostsOfOneLink has two hosts that dial one link for good. Whoever is replaced says so,
+// and waits long enough for the other to be of use.
+func TestHostsOfOneLink(t *testing.T) {
+	l, dial := listenAt(t, Endpoint{URL: "tcp://127.0.0.1:0"}, Endpoint{URL: "tcp://127.0.0.1:0"})
+	var log syncBuffer
+	c := &Client{}
+	ctx, stop := context.WithCancel(t.Context())
+	ends := make(chan error, 3)
+	go func() { ends <- c.Accept(ctx, l) }()
+	for range 2 {
+		s := &Server{Handle: echo, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		go func() { ends <- s.Redial(ctx, dial.Dial) }()
+	}
+	replaced := "level=WARN msg=\"link lost\""
+	for deadline := time.Now().Add(patience); !strings.Contains(log.String(), replaced); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no warning in\n%s", log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "another host has dialled the same link") {
+		t.Error(log.String())
+	}
+	stop()
+	for range 3 {
+		await(t, ends)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 10*replacedPause)
+		defer stop()
+		dials := 0
+		_ = redial(ctx, &endReporter{log: slog.New(slog.DiscardHandler), host: true},
+			func(context.Context) (net.Conn, error) { dials++; return nil, nil },
+			func(_ context.Context, _ net.Conn, w watcher) error { w.ended(true, "", errTakenOver); return nil })
+		if dials < 5 || dials > 10 {
+			t.Errorf("%d dials within %v", dials, 10*replacedPause)
+		}
+	})
+}
+
 // TestHostDials turns the link around: the host dials, the proxy listens.
 func TestHostDials(t *testing.T) {
 	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {
