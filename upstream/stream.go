@@ -359,10 +359,10 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
 }
 
-// tellStray logs the first invalid message of a server.
+// tellStray logs the first invalid message of a server. What has no id is hardly meant as one.
 func (s *stream) tellStray(bad *jsonrpc.InvalidError) {
-	if s.up.Command == nil {
-		s.log.Warn("upstream sent something that is not a message", "err", bad)
+	if s.up.Command == nil || !bad.ID.IsZero() {
+		s.log.Warn("upstream sent a message that cannot be used", "err", bad)
 		return
 	}
 	s.log.Warn("upstream wrote a line that is not a message: only MCP messages belong on stdout; log to stderr", "err", bad)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"unicode/utf8"
 )
 
@@ -29,6 +30,16 @@ const maxBatch = 1024
 
 // MaxMessage returns the bound in bytes on one message.
 func (l Limits) MaxMessage() int { return cmp.Or(max(l.Message, 0), defaultMaxMessage) }
+
+// Oversize says for people that a message is larger than MaxMessage, and which key of the
+// configuration sets that.
+func (l Limits) Oversize() string {
+	size, unit := float64(l.MaxMessage())/(1<<20), "MiB"
+	if size < 1 {
+		size, unit = size*(1<<10), "KiB"
+	}
+	return fmt.Sprintf("message over the limit of %.4g %s (limits.message)", size, unit)
+}
 
 // envelopeKeys are in the order of the offsets in decodeSingle.
 var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "error"}

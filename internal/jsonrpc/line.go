@@ -98,7 +98,7 @@ func (l *LineReader) readLine() ([]byte, error) {
 			continue
 		}
 		if len(line) > l.limits.MaxMessage() {
-			return nil, tooLong(scanID(line))
+			return nil, l.oversize(scanID(line))
 		}
 		if line = bytes.Trim(line, space); len(line) > 0 {
 			return l.own(line), nil
@@ -222,7 +222,7 @@ func (l *LineReader) skipLine() error {
 		line, ok := l.buffered()
 		if ok {
 			scan.Write(line)
-			return tooLong(scan.found())
+			return l.oversize(scan.found())
 		}
 		scan.Write(l.buf[l.start:l.end])
 		l.start, l.scanned, l.end = 0, 0, 0
@@ -230,13 +230,13 @@ func (l *LineReader) skipLine() error {
 			l.buf = make([]byte, largeLine)
 		}
 		if err := l.fill(); err != nil {
-			return tooLong(scan.found())
+			return l.oversize(scan.found())
 		}
 	}
 }
 
-func tooLong(id ID, reply bool) error {
-	return &InvalidError{CodeInvalidRequest, "message too large", id, reply}
+func (l *LineReader) oversize(id ID, reply bool) error {
+	return &InvalidError{CodeInvalidRequest, l.limits.Oversize(), id, reply}
 }
 
 // A LineWriter writes the stdio framing. Many goroutines may use it. Its first error is also the

@@ -77,7 +77,7 @@ func (b *bodies) readBytes(w http.ResponseWriter, r *http.Request, who identity.
 func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, status int, reason string) {
 	limit, large := b.limits.MaxMessage(), false
 	if r.ContentLength > int64(limit) {
-		return nil, http.StatusRequestEntityTooLarge, tooLarge
+		return nil, http.StatusRequestEntityTooLarge, b.limits.Oversize()
 	}
 	size := 512
 	if r.ContentLength >= 0 {
@@ -98,7 +98,7 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 		body = body[:len(body)+n]
 		switch {
 		case len(body) > limit:
-			return nil, http.StatusRequestEntityTooLarge, tooLarge
+			return nil, http.StatusRequestEntityTooLarge, b.limits.Oversize()
 		case err == io.EOF:
 			return body, 0, ""
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -110,7 +110,6 @@ func (b *bodies) read(r *http.Request, who identity.Principal) (body []byte, sta
 }
 
 const (
-	tooLarge     = "the message is too large"
 	tooManyLarge = "too many large messages"
 	tooSlow      = "the message did not arrive in time"
 )

@@ -167,7 +167,7 @@ func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 	case err != nil:
 		return nil, broken(ctx, err, true)
 	case len(text) > most:
-		return nil, invalid("message too long")
+		return nil, invalid(x.t.limits.Oversize())
 	}
 	x.resp.Body.Close()
 	x.over = true
@@ -280,7 +280,7 @@ func (x *exchange) readStream(ctx context.Context) (reply *jsonrpc.Message, f *f
 	x.place.moved, x.place.asked = false, false
 	end = x.place.read(newEvents(x.resp.Body, x.t.limits.MaxMessage()), func(text string, tooLong error) bool {
 		if tooLong != nil {
-			f = invalid("message too long")
+			f = invalid(x.t.limits.Oversize())
 			return false
 		}
 		reply, f = x.take(ctx, []byte(text))

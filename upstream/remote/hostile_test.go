@@ -39,17 +39,17 @@ func TestHostileAnswers(t *testing.T) {
 		name, cause string
 		answer      func(w http.ResponseWriter, r *http.Request)
 	}{
-		{"event of 100 MiB", "message too long", func(w http.ResponseWriter, r *http.Request) {
+		{"event of 100 MiB", "message over the limit of 1 MiB (limits.message)", func(w http.ResponseWriter, r *http.Request) {
 			stream(w, "data: ")
 			flood(w, chunk, many)
 			block(r)
 		}},
-		{"event of many lines", "message too long", func(w http.ResponseWriter, r *http.Request) {
+		{"event of many lines", "message over the limit of 1 MiB (limits.message)", func(w http.ResponseWriter, r *http.Request) {
 			stream(w, "")
 			flood(w, strings.Repeat("data: x\n", 8<<10), many)
 			block(r)
 		}},
-		{"JSON of 100 MiB", "message too long", func(w http.ResponseWriter, _ *http.Request) {
+		{"JSON of 100 MiB", "message over the limit of 1 MiB (limits.message)", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			flood(w, chunk, many)
 		}},

@@ -311,7 +311,7 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 	pass := s.passer(at)
 	return func(text string, tooLong error) bool {
 		if tooLong != nil {
-			return pass(received{err: &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: "message too long"}})
+			return pass(received{err: &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: s.t.limits.Oversize()}})
 		}
 		for e := range s.t.decode([]byte(text)).Each {
 			passed := true
