@@ -40,7 +40,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	if left := markedProcesses(); len(left) > 0 {
+	left := markedProcesses()
+	for end := time.Now().Add(5 * time.Second); len(left) > 0 && time.Now().Before(end); left = markedProcesses() {
+		time.Sleep(10 * time.Millisecond) // nobody waits for grandchildren, which are killed: they take a moment to die
+	}
+	if len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "processes left behind:", left)
 		code = 1
 	}
