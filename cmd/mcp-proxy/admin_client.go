@@ -250,6 +250,8 @@ func (e *refusal) Error() string { return e.why }
 func (c *adminClient) refused(path string, status int, body string) error {
 	why, _, _ := strings.Cut(strings.TrimSpace(body), "\n")
 	switch {
+	case strings.HasPrefix(why, `{"jsonrpc"`), strings.Contains(why, "MCP clients connect to"):
+		return fmt.Errorf("%s is an address for clients; that for operators is admin.listen", c.base)
 	case status == http.StatusNotFound && (why == "" || why == "404 page not found"): // the text of net/http
 		return fmt.Errorf("there is no %s: the process is of an older version", path)
 	case status == http.StatusNotFound, status == http.StatusBadRequest && why != "":

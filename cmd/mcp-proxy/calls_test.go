@@ -172,6 +172,11 @@ func TestStatusAndCalls(t *testing.T) {
 		t.Errorf("without the file: %d %q", code, text)
 	}
 	hasLine(nil, "far up 0 main", "status", "--admin", at, "--admin-token-file", token)
+	for _, name := range []string{"status", "calls"} {
+		if text, code := command(t, nil, name, "--admin", s.url); code != exitError || strings.Count(text, "\n") != 1 || !strings.Contains(text, "is an address for clients") {
+			t.Errorf("%s at the address for clients: %d %q", name, code, text)
+		}
+	}
 	if text, code := command(t, env, "top"); code != exitUsage || !strings.Contains(text, "terminal") {
 		t.Errorf("top without a terminal: %d %q", code, text)
 	}

@@ -118,6 +118,7 @@ func (h *HTTP) init() {
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.init()
 	boundBody(w, r)
+	r = withoutSlash(r)
 	if r.URL.Path == "/healthz" {
 		h.serveHealth(w)
 		return
@@ -142,6 +143,19 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if who, ok := h.Guard.identify(w, r, from); ok {
 		h.route(w, r, who)
 	}
+}
+
+// withoutSlash returns r without the slash at the end of its path. Many servers have their endpoint at
+// /mcp/, and people write so in clients.
+func withoutSlash(r *http.Request) *http.Request {
+	path, ok := strings.CutSuffix(r.URL.Path, "/")
+	if !ok || path == "" {
+		return r
+	}
+	r = r.WithContext(r.Context())
+	r.URL = new(*r.URL)
+	r.URL.Path, r.URL.RawPath = path, ""
+	return r
 }
 
 func (h *HTTP) serveHealth(w http.ResponseWriter) {

@@ -178,7 +178,7 @@ func TestMethodsAndPaths(t *testing.T) {
 			t.Errorf("%s: Allow %q, want %q", path, got, allow)
 		}
 	}
-	for _, path := range []string{"/", "/mcp/unknown", "/mcp/", "/mcp/files/x", "/ws/unknown", "/x", "/healthz/x"} {
+	for _, path := range []string{"/", "/mcp/unknown", "/mcp//", "/mcp/files/x", "/ws/unknown", "/x", "/healthz/x"} {
 		c.url = ts.url + path
 		wantStatus(t, c.post(ping), http.StatusNotFound)
 	}
@@ -192,6 +192,9 @@ func TestUpstreamPath(t *testing.T) {
 		t.Errorf("Serve got upstream %q, want files", got)
 	}
 	wantStatus(t, c.post(ping), 200)
+	c.url = ts.url + "/mcp/files/?x" // the same, with a slash
+	wantStatus(t, c.post(ping), 200)
+	ts.at("/mcp/").initialize("2025-06-18")
 	c.url = ts.url + "/mcp"
 	wantRefusal(t, c.post(ping), 404, -32600) // the session belongs to the other path
 }

@@ -43,7 +43,7 @@ func exchange(t *testing.T, client *websocket.Conn) {
 
 func TestWebSocketPaths(t *testing.T) {
 	ts := newTestServer(t, nil)
-	for _, path := range []string{"/ws", "/ws/files"} {
+	for _, path := range []string{"/ws", "/ws/", "/ws/files"} {
 		exchange(t, dialWS(t, ts.wsURL(path)))
 	}
 }
