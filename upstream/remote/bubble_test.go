@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"net"
-	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,7 +25,7 @@ func inBubble(t *testing.T, test func(t *testing.T, f *fake)) {
 func (f *fake) reach(s *Server) *Server {
 	if f.pipes != nil {
 		t := s.prepare()
-		t.client.Transport.(*http.Transport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		t.client.Transport.(onceTransport).DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := f.pipes.dial(ctx)
 			return &timeoutConn{Conn: c, timeout: t.writeTimeout}, err
 		}

@@ -48,7 +48,22 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 	if config != nil {
 		t.TLSClientConfig = config.Clone()
 	}
-	return &http.Client{Transport: t, CheckRedirect: checkRedirect}
+	return &http.Client{Transport: onceTransport{t}, CheckRedirect: checkRedirect}
+}
+
+// A onceTransport sends a request with a body once. net/http would send it again without a bound while a
+// server resets its stream on HTTP/2 with PROTOCOL_ERROR, and if it has an Idempotency-Key: it may have run.
+// [transport.send] sends it again where that is safe.
+type onceTransport struct{ *http.Transport }
+
+// RoundTrip implements [http.RoundTripper].
+func (t onceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.GetBody != nil {
+		once := *r
+		once.GetBody = nil
+		r = &once
+	}
+	return t.Transport.RoundTrip(r)
 }
 
 // A timeoutConn fails writes when the server does not read for the timeout.

@@ -121,7 +121,7 @@ func TestProxy(t *testing.T) {
 	defer proxy.Close()
 	s, _ := server(t, f.URL)
 	s.prepare()
-	transport := s.transport.client.Transport.(*http.Transport)
+	transport := s.transport.client.Transport.(onceTransport).Transport
 	if transport.Proxy == nil { // which reads the environment once for a process, and not for loopback
 		t.Fatal("no proxies")
 	}

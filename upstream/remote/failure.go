@@ -23,6 +23,7 @@ var (
 	errCancelled   = errors.New("the request was cancelled")
 	errSessionLost = errors.New("the server has forgotten the session")
 	errStalled     = errors.New("the server does not read the request")
+	errReset       = errors.New("the server resets each try")
 )
 
 // A failure is why a call got no answer from the server. The call is answered with an
@@ -143,6 +144,11 @@ func broken(ctx context.Context, err error, reached bool) *failure {
 		f.cause, f.err = jsonrpc.HTTPCause(http.StatusNotFound), cause
 	case errors.Is(cause, errStalled):
 		f.cause, f.err = jsonrpc.CauseWriteTimeout, cause
+	case errors.Is(cause, errReset):
+		f.cause, f.err = jsonrpc.CauseConnectionReset, cause
+	}
+	if strings.Contains(err.Error(), "peer's advertised limit") { // of HTTP/2, for all headers together
+		f.fixed, f.says = true, "takes no headers of that size"
 	}
 	if !reached {
 		f.phase = jsonrpc.NotSent
@@ -197,6 +203,14 @@ func CauseOf(err error) jsonrpc.Cause {
 	}
 	if isTLS(err) {
 		return jsonrpc.CauseTLS
+	}
+	switch text := err.Error(); { // HTTP/2 has no types
+	case strings.Contains(text, "REFUSED_STREAM"):
+		return jsonrpc.CauseConnectionReset
+	case strings.Contains(text, "stream error: "):
+		return jsonrpc.CauseStreamEnded
+	case strings.Contains(text, "GOAWAY"):
+		return jsonrpc.CauseConnectionLost
 	}
 	if e, ok := errors.AsType[*net.DNSError](err); ok && e.IsNotFound {
 		return jsonrpc.CauseNoSuchHost

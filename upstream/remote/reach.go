@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http/httptrace"
 	"strings"
 	"sync"
@@ -12,8 +13,14 @@ import (
 // A reach records how far a request came.
 type reach struct {
 	connected atomic.Bool  // it has a connection, so some of it may have been sent
-	kept      atomic.Bool  // in this attempt it got a connection that had served others
 	delivered *atomic.Bool // set with connected; the session's, nil for requests that do not count there
+
+	// Of this attempt, owned by the goroutine that sends: its connection.
+	kept     bool         // it has served others
+	http2    bool         // its bytes are of several requests
+	conn     *timeoutConn // nil if there is none, or it is not ours
+	before   int64        // bytes that were sent on it
+	farewell int64        // bytes that may follow although nothing of the request does: an alert of TLS
 
 	mu        sync.Mutex    // guards the fields below
 	sending   bool          // it is being sent, or was sent and not refused
@@ -36,7 +43,24 @@ func (r *reach) begin() bool {
 	}
 	r.sending = true
 	r.renewLocked()
+	r.kept, r.http2, r.conn = false, false, nil
 	return true
+}
+
+// maxAlert bounds the bytes of the TLS alert with which we close a connection. A request has more.
+const maxAlert = 96
+
+// got records the connection of this attempt.
+func (r *reach) got(c httptrace.GotConnInfo) {
+	r.kept, r.http2, r.farewell = c.Reused, false, 0
+	conn := c.Conn
+	if secure, ok := conn.(*tls.Conn); ok {
+		r.http2 = secure.ConnectionState().NegotiatedProtocol == "h2"
+		conn, r.farewell = secure.NetConn(), maxAlert
+	}
+	if r.conn, _ = conn.(*timeoutConn); r.conn != nil {
+		r.before = r.conn.sent.Load()
+	}
 }
 
 // refused records that the server refused the request without running it.
@@ -80,14 +104,30 @@ func (r *reach) connect() {
 	}
 }
 
-// nothingLeft records that nothing of the request left, although net/http said that it had written it: to
-// a buffer.
-func (r *reach) nothingLeft() {
-	r.connected.Store(false)
-	r.kept.Store(false)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.renewLocked()
+// notTaken reports whether the server took nothing of the request in this attempt, which failed with err, so
+// that it may be sent again after a pause. On a new connection the reason may last.
+func (r *reach) notTaken(err error) (pause time.Duration, again bool) {
+	switch {
+	case !r.connected.Load():
+		return 0, r.kept
+	case r.http2:
+		again = notProcessed(err)
+		pause = againAfter
+	default: // net/http says that it has written what is in its buffer
+		again = r.kept && r.conn != nil && r.conn.sent.Load()-r.before <= r.farewell
+	}
+	if again {
+		r.connected.Store(false)
+	}
+	return pause, again
+}
+
+// notProcessed reports whether err of net/http says that the server has not processed a request on HTTP/2: it refused
+// the stream, or closed the connection before it (RFC 9113, 8.7). There are no types for that.
+func notProcessed(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "cannot retry err [") &&
+		(strings.Contains(text, "; REFUSED_STREAM") || strings.Contains(text, "graceful shutdown GOAWAY"))
 }
 
 func (r *reach) renewLocked() {
@@ -105,9 +145,16 @@ func (r *reach) done() {
 	}
 }
 
-// trace records how far a request without a body comes.
-func (r *reach) trace(ctx context.Context) context.Context {
+// trace records how far a request without a body comes. net/http sends it again as long as a server resets
+// its stream on HTTP/2; after a few times trace calls giveUp, unless that is nil.
+func (r *reach) trace(ctx context.Context, giveUp context.CancelCauseFunc) context.Context {
+	tries := 0
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) {
+			if tries++; tries > maxAgain+1 && giveUp != nil {
+				giveUp(errReset)
+			}
+		},
 		GotConn: func(httptrace.GotConnInfo) { r.connect() },
 	})
 }
@@ -126,25 +173,8 @@ func abortable(ctx context.Context, url string) (context.Context, context.Cancel
 // would write the header by itself.
 func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp context.CancelCauseFunc) context.Context {
 	var stalled *time.Timer // the hooks of one attempt are called one after the other
-	var conn *timeoutConn   // that net/http has got; nil before, and with TLS
-	var before int64        // bytes that were sent on it
-	left := false           // some of the request, in an earlier try
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { // another one
-			switch {
-			case !r.connected.Load():
-			case conn != nil && conn.sent.Load() == before && !left:
-				r.nothingLeft()
-			default:
-				left = true
-			}
-		},
-		GotConn: func(got httptrace.GotConnInfo) {
-			r.kept.Store(got.Reused)
-			if conn, _ = got.Conn.(*timeoutConn); conn != nil {
-				before = conn.sent.Load()
-			}
-		},
+		GotConn: r.got,
 		WroteHeaders: func() {
 			r.connect()
 			if giveUp != nil {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,9 +28,10 @@ const (
 	// of an unwanted one, which is read so that its connection can be reused.
 	maxRefusal = 64 << 10
 
-	// maxClosed is how often a request is sent once more because the server had closed the kept
-	// connection that it got. net/http does that itself only for methods without effects.
-	maxClosed = 3
+	// maxAgain is how often a request is sent once more because the server did not take it: it had closed
+	// the kept connection, or refused the stream. againAfter is the pause before that on HTTP/2.
+	maxAgain   = 3
+	againAfter = 100 * time.Millisecond
 )
 
 // A transport sends HTTP requests to one server. All sessions share it.
@@ -123,6 +125,7 @@ func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, 
 		return nil, broken(ctx, err, false)
 	}
 	if !small {
+		req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: r.got}))
 		req.GetBody = func() (io.ReadCloser, error) {
 			return &body{r: bytes.NewReader(text), of: r, giveUp: giveUp, timeout: t.writeTimeout}, nil
 		}
@@ -210,7 +213,8 @@ func (t *transport) get(ctx context.Context, at *endpoint, lastID string) (*http
 // bare sends a request without a body.
 func (t *transport) bare(ctx context.Context, method string, at *endpoint, own http.Header) (*http.Response, *failure) {
 	r := newReach(nil)
-	req, err := http.NewRequestWithContext(r.trace(ctx), method, at.url, nil)
+	ctx, giveUp := abortable(ctx, at.url)
+	req, err := http.NewRequestWithContext(r.trace(ctx, giveUp), method, at.url, nil)
 	if err != nil {
 		return nil, broken(ctx, err, false)
 	}
@@ -260,15 +264,13 @@ func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *re
 	}
 	req.Header = header
 	resp, err := t.attempt(req, r)
-	for range maxClosed {
-		if err == nil || !r.kept.Load() || r.connected.Load() || req.Context().Err() != nil || req.GetBody == nil {
-			break
+	for n := 1; err != nil; n++ {
+		pause, again := r.notTaken(err)
+		if !again || n > maxAgain || req.GetBody == nil || sleep(req.Context(), pause) != nil {
+			return nil, broken(req.Context(), err, r.connected.Load())
 		}
-		req = rewound(req) // the server had just closed the connection: nothing was sent
+		req = rewound(req)
 		resp, err = t.attempt(req, r)
-	}
-	if err != nil {
-		return nil, broken(req.Context(), err, r.connected.Load())
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols { // unasked, and ctx does not end a Read of its body
 		resp.Body.Close()
@@ -285,7 +287,6 @@ func (t *transport) attempt(req *http.Request, r *reach) (*http.Response, error)
 	if !r.begin() {
 		return nil, errCancelled
 	}
-	r.kept.Store(false)
 	return t.client.Do(req)
 }
 

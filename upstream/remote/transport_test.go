@@ -33,7 +33,7 @@ func TestOneWrite(t *testing.T) {
 		s, _ := server(t, f.URL)
 		f.reach(s)
 		var writes atomic.Int64
-		transport := s.prepare().client.Transport.(*http.Transport)
+		transport := s.prepare().client.Transport.(onceTransport).Transport
 		dial := transport.DialContext
 		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dial(ctx, network, addr)
@@ -168,7 +168,7 @@ func (c brokenConn) Write(b []byte) (int, error) {
 // more, and dial is called for each new one, which fails if dial does.
 func gone(s *Server, dial func() error) *leaving {
 	var gone leaving
-	transport := s.prepare().client.Transport.(*http.Transport)
+	transport := s.prepare().client.Transport.(onceTransport).Transport
 	before := transport.DialContext
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if gone.Load() {
@@ -239,7 +239,7 @@ func TestCancelledBeforeWritten(t *testing.T) {
 	}
 }
 
-// TestWrittenAndGone: net/http sends a call with an Idempotency-Key again after the server has read it and gone.
+// TestWrittenAndGone: net/http would send a call with an Idempotency-Key again after the server has read it and gone.
 // That it cannot be reached again does not mean that the call was not sent.
 func TestWrittenAndGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
@@ -263,7 +263,7 @@ func TestWrittenAndGone(t *testing.T) {
 	})
 }
 
-// TestWrittenBefore: net/http sends a call with an Idempotency-Key, which the server has read, again on another kept
+// TestWrittenBefore: net/http would send a call with an Idempotency-Key, which the server has read, again on another kept
 // connection, of which nothing leaves.
 func TestWrittenBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
