@@ -89,11 +89,14 @@ func authorized(u config.Upstream) bool {
 }
 
 // issuerClient returns the client for authorization servers. It keeps no connections, because
-// requests are rare. It trusts the authorities of files besides the system's, because most
+// requests are rare, and speaks HTTP/1. It trusts the authorities of files besides the system's, because most
 // authorization servers are public, and it does not show our certificate.
 func issuerClient(files config.TLS) (*http.Client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DisableKeepAlives = true
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)                                    // on HTTP/2 net/http repeats a request whose stream is reset, without a bound
+	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12} // that of the default asks for HTTP/2
 	t.MaxResponseHeaderBytes = 256 << 10
 	if files.CA != "" {
 		text, err := readPEM(files.CA)
@@ -105,7 +108,7 @@ func issuerClient(files config.TLS) (*http.Client, error) {
 			pool = x509.NewCertPool()
 		}
 		pool.AppendCertsFromPEM(text) // clientTLS has checked it
-		t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+		t.TLSClientConfig.RootCAs = pool
 	}
 	return &http.Client{Transport: t}, nil
 }

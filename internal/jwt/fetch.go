@@ -27,9 +27,10 @@ const (
 // else's.
 func newClient() *http.Client {
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, IdleConnTimeout: 30 * time.Second,
-		MaxResponseHeaderBytes: 64 << 10,
+		Proxy: http.ProxyFromEnvironment, IdleConnTimeout: 30 * time.Second, MaxResponseHeaderBytes: 64 << 10,
+		Protocols: new(http.Protocols),
 	}
+	transport.Protocols.SetHTTP1(true) // on HTTP/2 net/http repeats a request whose stream is reset, without a bound
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		first := via[0].URL
 		switch {

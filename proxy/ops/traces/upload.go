@@ -38,6 +38,8 @@ type uploads struct {
 func newUploads(s Settings) *uploads {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = s.TLS
+	transport.Protocols = new(http.Protocols)
+	transport.Protocols.SetHTTP1(true) // on HTTP/2 net/http repeats a request whose stream is reset, without a bound
 	u := &uploads{
 		endpoint: s.Endpoint, headers: s.Headers, files: make(map[string]*secretfile.File),
 		timeout: cmp.Or(s.Timeout, 10*time.Second), gzip: s.Gzip,
