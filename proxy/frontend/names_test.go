@@ -301,10 +301,7 @@ func TestNamedUnchanged(t *testing.T) {
 		t.Errorf("the client got %s", got.Error)
 	}
 	f["a"].cut()
-	got = onlyMessage(t, c.do(c.modern("1", "tasks/get", `"taskId":"mcp-proxy:a.0.mac:t1"`)))
-	if data := jsonrpc.ReadErrorData(got.Error); data.Phase != jsonrpc.NotSent {
-		t.Errorf("the client got %s", got.Error)
-	}
+	wantRefusal(t, c.do(c.modern("1", "tasks/get", `"taskId":"mcp-proxy:a.0.mac:t1"`)), http.StatusServiceUnavailable, -32603)
 }
 
 // TestListenDoesNotDelayDrain: a listen that is passed on does not keep a proxy from ending.

@@ -293,8 +293,8 @@ func (p *passing) end() {
 }
 
 // fail answers a request whose response did not come, or broke off. It is called before anything was
-// written. Requests in the body get the connection-closed error; they were not sent unless the
-// connection got the whole body.
+// written. What the connection did not get as a whole was not sent, and may be repeated, unless the session has ended
+// with its replica: then, and if they were sent, requests in the body get the connection-closed error.
 func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
 	if p.r.Context().Err() != nil { // the client has left
 		hangUp()
@@ -308,17 +308,18 @@ func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
 	if !ok {
 		why = p.ending(err).Wire(p.code, "", phase)
 	}
+	gone := p.gone()
 	switch {
+	case phase == jsonrpc.NotSent && !gone:
+		unavailable(p.w, ownerLost)
 	case len(p.requests) > 0:
 		responses := make([]event, len(p.requests))
 		for i, id := range p.requests {
 			responses[i].data = jsonrpc.NewError(id, why).Text()
 		}
 		writeJSON(p.w, http.StatusOK, joined(responses, p.batch))
-	case p.gone():
+	case gone:
 		noSession(p.w)
-	case phase == jsonrpc.NotSent: // GET and DELETE may be repeated
-		unavailable(p.w, ownerLost)
 	default:
 		writeError(p.w, http.StatusBadGateway, jsonrpc.ID{}, why)
 	}
@@ -336,8 +337,11 @@ func (p *passing) gone() bool {
 // ending returns the end of the connection to the other replica.
 func (p *passing) ending(err error) *jsonrpc.ClosedError {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseLinkLost)
-	if p.relay.open.ctx.Err() != nil { // that one lives
-		end = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true}
+	switch {
+	case p.relay.open.ctx.Err() != nil: // that one lives
+		end = &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Says: "this replica was stopped while another one had the request"}
+	case end.Cause == jsonrpc.CauseLinkLost:
+		end.Says = "the replica that had the request was lost (link lost)"
 	}
 	p.relay.open.log.Debug("request of another replica failed", "cause", jsonrpc.CauseOf(end), "event", end.Event)
 	return end

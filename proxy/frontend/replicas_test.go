@@ -241,7 +241,7 @@ func TestWrongTokenIsNotPassedOn(t *testing.T) {
 	wantCORS(t, resp)
 	f["a"].cut()
 	resp = c.as("good").post(ping, "Origin", "https://app.example")
-	wantError(t, onlyMessage(t, resp), 1, lostBefore)
+	wantRefusal(t, resp, http.StatusServiceUnavailable, -32603)
 	wantCORS(t, resp)
 }
 
