@@ -180,9 +180,9 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 }
 
 // known reports whether there is an upstream of that name, here or elsewhere, of which a
-// client may use anything.
+// client may use anything. Nil is for some client.
 func (p *Proxy) known(who *identity.Identity, name string) bool {
-	return (p.host.host.Known(name) || p.links.owner(name) != nil) && p.router.Policies.For(who).Sees(name)
+	return (p.host.host.Known(name) || p.links.owner(name) != nil) && (who == nil || p.router.Policies.For(who).Sees(name))
 }
 
 // names returns the upstreams, here and elsewhere, of which a client may use anything.

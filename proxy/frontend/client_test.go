@@ -38,7 +38,12 @@ func (ts *testServer) connect(version string) *testClient {
 // connectManual initializes a session of ts and returns both ends.
 func (ts *testServer) connectManual(version string) (*testClient, jsonrpc.Conn) {
 	ts.t.Helper()
-	c := ts.at("/mcp")
+	return ts.connectManualAt("/mcp", version)
+}
+
+func (ts *testServer) connectManualAt(path, version string) (*testClient, jsonrpc.Conn) {
+	ts.t.Helper()
+	c := ts.at(path)
 	var conn jsonrpc.Conn
 	conntest.During(ts.t, func() { c.initialize(version) }, func() {
 		conn = conntest.Await(ts.t, "a session", ts.conns)

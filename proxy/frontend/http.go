@@ -39,7 +39,7 @@ type HTTP struct {
 	ServePrincipal func(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error
 
 	// Known reports whether the upstream of /mcp/NAME or /ws/NAME exists, as far as the client may
-	// know. Nil knows none.
+	// know; for nil, whether it exists. Nil knows none.
 	Known func(who *identity.Identity, upstream string) bool
 
 	// Names returns the upstreams that Known knows for a client, for an error message. Nil returns
@@ -180,6 +180,9 @@ func (h *HTTP) route(w http.ResponseWriter, r *http.Request, who *identity.Ident
 			continue
 		}
 		if h.Known == nil || !h.Known(who, name) {
+			if prefix == "/mcp/" && !card && h.streamable.passesOn(w, r, caller{who: who, upstream: name}) {
+				return
+			}
 			refuse(w, http.StatusNotFound, "no such upstream"+h.others(who))
 			return
 		}

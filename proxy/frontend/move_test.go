@@ -320,6 +320,35 @@ func TestNotMoved(t *testing.T) {
 	wantRefusal(t, client.through(b).post(ping), http.StatusNotFound, -32600)
 }
 
+// TestUpstreamOfOneReplica: a replica whose configuration has no upstream of that name yet passes requests on to
+// the one that has the session, the suspended call or the task, and takes no session over.
+func TestUpstreamOfOneReplica(t *testing.T) {
+	f := newFleet(t, "a b", func(name string, h *HTTP) {
+		h.Known = func(*identity.Identity, string) bool { return name == "a" }
+		h.ServePrincipal = principal(echo)
+	}, nil)
+	client, conn := f["a"].connectManualAt("/mcp/files", "2025-11-25")
+	through := client.through(f["b"])
+	got := through.send(through.request("POST", ping))
+	conn.Send(jsonrpc.NewResult(conntest.Recv(t, conn).ID, json.RawMessage(`{}`)))
+	wantText(t, onlyMessage(t, conntest.Await(t, "response", got)), `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	modern := f["b"].at("/mcp/files")
+	wantStatus(t, modern.do(modern.modern("1", "tasks/get", `"taskId":"mcp-proxy:a.0.mac:t1"`)), 200)
+	before := f["a"].hops.Load()
+	wantStatus(t, modern.do(modern.modern("1", "tasks/get", `"taskId":"t1"`)), 404)
+	wantStatus(t, modern.post(ping), 404)
+	if n := f["a"].hops.Load(); n != before || n != 2 {
+		t.Errorf("%d requests were passed on, %d before", n, before)
+	}
+	f["a"].Drain()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if n := f["a"].Move(ctx)(); n != 0 {
+		t.Errorf("%d sessions were moved", n)
+	}
+	wantRecvEnds(t, conn, errStopped)
+}
+
 // TestMovedToAnother: a session is its principal's, and a server that now speaks another version ends it.
 func TestMovedToAnother(t *testing.T) {
 	all := people{}

@@ -42,6 +42,8 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 		case rec == nil:
 		case !rec.valid():
 			refuse(w, http.StatusBadRequest, "not a record of a session")
+		case rec.Upstream != "" && (h.Known == nil || !h.Known(nil, rec.Upstream)):
+			refuse(w, http.StatusNotFound, "no such upstream")
 		case !h.open.take(rec, text):
 			unavailable(w, noRoom)
 		default:

@@ -102,6 +102,28 @@ func (h *streamable) find(w http.ResponseWriter, r *http.Request, from caller, i
 	return s, answered
 }
 
+// passesOn answers a request for an upstream that this replica does not have, if it belongs to a session, suspended
+// call or task of another replica: that one may have it, while a changed configuration has not reached all.
+func (h *streamable) passesOn(w http.ResponseWriter, r *http.Request, c caller) bool {
+	id := r.Header.Get(headerSession)
+	switch {
+	case h.relay == nil:
+		return false
+	case id != "" && !modernHeader(r):
+		s, answered := h.find(w, r, c, id)
+		if s != nil {
+			s.idle.release()
+		}
+		return answered
+	case r.Method != http.MethodPost || !modernHeader(r) || isFromReplica(r.Context()):
+		return false
+	case !checkPost(w, r):
+		return true
+	}
+	m, body := h.bodies.readMessage(w, r, c.who.Principal, (*httpSession)(nil).unusable)
+	return m == nil || h.relay.toGiver(w, r, c.who, h.relay.givenIn(m), body)
+}
+
 // postTo receives a message for a session.
 func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller, s *httpSession, m *jsonrpc.Message) {
 	messages, reason := unbundle(m, s, from)
