@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -29,7 +30,8 @@ type Task[U Upstream] struct {
 	Tool string // the tool that it calls, by the upstream's name; "" if unknown
 	Conn U      // that runs it, or that asked the client for it
 
-	Unfinished bool // as far as is known, and only if it began in this session
+	Unfinished  bool      // as far as is known, and only if it began in this session
+	Uncollected time.Time // when it ended, if its client has not asked for the result since; else zero
 
 	// The progress token of the request stays valid until the task ends (2025-11-25
 	// basic/utilities/tasks). Key is the token on the side that runs the task, Token the one that
@@ -108,11 +110,16 @@ func (t *Tasks[U]) GetByToken(key TokenKey[U]) Task[U] {
 	return *cmp.Or(t.byToken[key], &Task[U]{})
 }
 
-// End forgets the progress token of a task that ended, but not the task.
-func (t *Tasks[U]) End(u U, id string) {
+// End forgets the progress token of a task that ended, but not the task. collected says that the client has its result.
+func (t *Tasks[U]) End(u U, id string, collected bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x := t.byID[id]; x != nil && x.Conn == u {
+		if collected {
+			x.Uncollected = time.Time{}
+		} else if x.Unfinished {
+			x.Uncollected = time.Now()
+		}
 		delete(t.byToken, x.Key)
 		t.bytes -= len(x.Token)
 		x.Token, x.Unfinished = nil, false
@@ -131,12 +138,16 @@ func (t *Tasks[U]) Forget(u U) {
 	t.order = slices.DeleteFunc(t.order, func(id string) bool { return t.byID[id] == nil })
 }
 
-// HaveUnfinished reports whether an upstream may still work on a task.
+// collectTime is how long a client may take to ask for the result of a task that has ended: it may poll.
+const collectTime = 5 * time.Second
+
+// HaveUnfinished reports whether an upstream may still work on a task, or has just ended one whose result is not
+// collected.
 func (t *Tasks[U]) HaveUnfinished() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, x := range t.byID {
-		if x.Unfinished {
+		if x.Unfinished || !x.Uncollected.IsZero() && time.Since(x.Uncollected) < collectTime {
 			return true
 		}
 	}

@@ -20,11 +20,11 @@ func TestTasksAreBounded(t *testing.T) {
 		t.Error(len(ts.byID), len(ts.byToken))
 	}
 	ts.Add(Task[*conn]{ID: "1", Conn: u}) // listed: the token stays
-	ts.End(new(conn), "1")                // another upstream's
+	ts.End(new(conn), "1", true)          // another upstream's
 	if ts.byToken[TokenKey[*conn]{u, 1}] == nil {
 		t.Error("token is lost")
 	}
-	ts.End(u, "1")
+	ts.End(u, "1", true)
 	if ts.byToken[TokenKey[*conn]{u, 1}] != nil || ts.byID["1"] == nil {
 		t.Error("task is lost, or its token is not")
 	}

@@ -248,7 +248,7 @@ func (s *session) taskStatus(u *upstreamConn, in incoming) {
 		return
 	}
 	if ended {
-		s.tasks.End(u, s.taskName(u, id))
+		s.tasks.End(u, s.taskName(u, id), false)
 	}
 	s.pass(u, in, n, catalog.Renaming(n, mcp.Key, func(id string) string { return s.taskName(u, id) })...)
 }

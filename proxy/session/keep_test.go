@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -27,7 +28,7 @@ func TestUnfinishedTasksKeep(t *testing.T) {
 			switch m.Method {
 			case "tools/call":
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"task":{"taskId":"t`+string(m.ID.Raw())+`","status":"`+status+`"}}`)))
-			case "tasks/get":
+			case "tasks/get", "tasks/cancel":
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{"taskId":"t","status":"`+status+`"}`)))
 			case "tasks/result":
 				p.conn.Send(jsonrpc.NewResult(m.ID, json.RawMessage(`{}`)))
@@ -64,14 +65,21 @@ func TestUnfinishedTasksKeep(t *testing.T) {
 		w.upstream("a").say(`{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"` + first + `","status":"failed"}}`)
 		want("with one that goes on", true)
 		ask("tasks/result", second)
-		want("with the second's result", false)
+		want("with the first's result not collected", true)
+		ask("tasks/result", first)
+		want("with both results", false)
 		third := begin()
 		want("with a third", true)
 		status = "cancelled"
-		ask("tasks/get", third)
+		ask("tasks/cancel", third)
 		want("with a cancelled one", false)
-		begin()
+		status = "completed"
+		ask("tasks/result", begin())
 		want("with one that ended at once", false)
+		begin()
+		want("with one more", true)
+		time.Sleep(10 * time.Second)
+		want("with a result that nobody collects", false)
 	})
 }
 

@@ -149,7 +149,7 @@ func (l *listener) Note(at listen.Upstream, m *jsonrpc.Message) bool {
 		return mayNotify(l.grant(), m)
 	case mcp.MethodTask:
 		if id, ended := catalog.NotedTask(mcp.Read(m)); ended {
-			l.s.tasks.End(u, l.s.taskName(u, id))
+			l.s.tasks.End(u, l.s.taskName(u, id), true)
 		}
 	default:
 		return mcp.MethodOf(m.Method).Name != "" || l.grant().MayMethod(m.Method)

@@ -114,7 +114,7 @@ func (s *session) clientTaskStatus(m *jsonrpc.Message, n *mcp.Notes) {
 		return
 	}
 	if ended {
-		s.clientTasks.End(u, id)
+		s.clientTasks.End(u, id, true)
 	}
 	u.tell(m)
 }

@@ -84,7 +84,7 @@ func (s *session) answered(c *peer.Call, m *jsonrpc.Message) {
 		s.clientTasks.Add(task{ID: id, Conn: sr.conn, Key: tokenKey{N: n}, Token: sr.token, Unfinished: true})
 	}
 	if _, ended := catalog.TaskState(m.Result); ended || c.Method == mcp.MethodTasksResult && m.Error == nil {
-		s.clientTasks.End(sr.conn, sr.task)
+		s.clientTasks.End(sr.conn, sr.task, true)
 	}
 	c.For.Respond(&jsonrpc.Message{Result: catalog.RenameRelated(m.Result, func(name string) string { return s.ownTask(sr.conn, name) }), Error: m.Error, Extra: m.Extra})
 }

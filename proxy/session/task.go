@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
@@ -30,7 +31,7 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	n, _ := c.ID.Int()
 	x := task{ID: name, Own: id, Tool: r.tool, Conn: c.conn, Key: tokenKey{Conn: c.conn, N: n}, Token: c.token, Unfinished: !ended}
 	if ended {
-		x.Token = nil
+		x.Token, x.Uncollected = nil, time.Now()
 	}
 	s.tasks.Add(x)
 	answer.Result = catalog.Created(answer.Result, name)
@@ -60,7 +61,7 @@ func (s *session) byTask(r *request) *jsonrpc.Error {
 			return
 		}
 		if _, ended := catalog.TaskState(answer.Result); ended || r.Method == mcp.MethodTasksResult {
-			s.tasks.End(u, id)
+			s.tasks.End(u, id, r.Method != mcp.MethodTasksGet)
 		}
 		answer.Result = catalog.GivenBack(answer.Result, id)
 	})
@@ -183,7 +184,7 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 	if u, own := r.upstreams.runner(id); u != nil {
 		return s.toRunner(r, u, own, func(answer *jsonrpc.Message) {
 			if _, ended := catalog.TaskState(answer.Result); ended {
-				s.tasks.End(u, id)
+				s.tasks.End(u, id, true)
 			}
 			answer.Result = catalog.GivenBack(answer.Result, id)
 		})
