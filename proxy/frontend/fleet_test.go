@@ -134,7 +134,7 @@ func (r *replica) lose() []*linkConn {
 var linkLost = &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Delivered: true, Event: "k3v9x2ma"}
 
 // lostError is the connection-closed error of a lost link.
-const lostError = `{"code":-32000,"message":"Connection closed: the replica that had the request was lost (link lost)","data":{"reason":"connection_closed","cause":"link lost","phase":"in_flight","retryable":false,"event":"k3v9x2ma"}}`
+const lostError = `{"code":-32603,"message":"Connection closed: the replica that had the request was lost (link lost)","data":{"reason":"connection_closed","cause":"link lost","phase":"in_flight","retryable":false,"event":"k3v9x2ma"}}`
 
 // A linkConn is a connection over a link.
 type linkConn struct {

@@ -156,7 +156,7 @@ func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Id
 // requests can be answered if the other replica fails.
 func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Identity, via http.RoundTripper, id string) {
 	p := &passing{
-		relay: l, w: timedWriter{w, newResponder(w)}, r: r, id: id, code: jsonrpc.CodeConnectionClosed,
+		relay: l, w: timedWriter{w, newResponder(w)}, r: r, id: id,
 		origin: originOf(r, who, hopsOf(r.Context())+1),
 	}
 	p.held = streamBacklog{of: l.open.backlog.join(who.Principal), cut: p.cut}
@@ -220,7 +220,6 @@ type passing struct {
 	body     []byte
 	requests []jsonrpc.ID // in the body, once it is decoded
 	batch    bool
-	code     int          // of the connection-closed error for this client
 	answered []jsonrpc.ID // responses that the client gets as events
 }
 
@@ -306,7 +305,7 @@ func (p *passing) fail(_ http.ResponseWriter, _ *http.Request, err error) {
 	p.decode()
 	why, ok := errors.AsType[*jsonrpc.Error](err) // of hold
 	if !ok {
-		why = p.ending(err).Wire(p.code, "", phase)
+		why = p.ending(err).Wire(jsonrpc.CodeInternalError, "", phase)
 	}
 	gone := p.gone()
 	switch {
@@ -357,9 +356,6 @@ func (p *passing) decode() {
 	m, err := p.relay.bodies.limits.Decode(body)
 	if err != nil {
 		return
-	}
-	if modernHeader(p.r) || isModern(m) {
-		p.code = jsonrpc.CodeInternalError
 	}
 	p.batch = m.Batch != nil
 	messages := []*jsonrpc.Message{m}

@@ -192,7 +192,7 @@ func TestOversize(t *testing.T) {
 			}
 		}
 	})
-	const tooLarge = `{"code":-32000,"message":"Connection closed: message over the limit","data":{"reason":"connection_closed","cause":"message over the limit","phase":"in_flight","retryable":false}}`
+	const tooLarge = `{"code":-32603,"message":"Connection closed: message over the limit","data":{"reason":"connection_closed","cause":"message over the limit","phase":"in_flight","retryable":false}}`
 	if got, want := wantStatus(t, c.post(ping), 200), progress+closedEvent("1", tooLarge); got != want {
 		t.Errorf("got %.900q", got)
 	}
@@ -217,7 +217,7 @@ func TestRelayStops(t *testing.T) {
 	post.one()
 	conntest.Recv(t, conn)
 	f["b"].HTTP.Close()
-	const stopped = `{"code":-32000,"message":"Connection closed: this replica was stopped while another one had the request","data":{"reason":"connection_closed","cause":"host stopped","phase":"in_flight","retryable":false}}`
+	const stopped = `{"code":-32603,"message":"Connection closed: this replica was stopped while another one had the request","data":{"reason":"connection_closed","cause":"host stopped","phase":"in_flight","retryable":false}}`
 	wantError(t, post.one().message(t), 1, stopped)
 	post.end()
 	get.end()
@@ -292,7 +292,7 @@ func TestWholeEvents(t *testing.T) {
 	r, _ := http.NewRequestWithContext(t.Context(), "POST", "/mcp", nil)
 	text := progress + ":\n\n" + secondDone + firstDone
 	for n := range len(text) {
-		p := &passing{relay: l, r: r, body: []byte(twoCalls), code: jsonrpc.CodeConnectionClosed}
+		p := &passing{relay: l, r: r, body: []byte(twoCalls)}
 		p.held = streamBacklog{of: ts.open.backlog.join(identity.Nobody.Principal), cut: p.cut}
 		broken := io.MultiReader(strings.NewReader(text[:n]), iotest.ErrReader(linkLost))
 		got, err := io.ReadAll(&wholeEvents{ReadCloser: io.NopCloser(iotest.OneByteReader(broken)), p: p, max: largeBody})

@@ -108,7 +108,7 @@ func (p *passing) appendErrors(b []byte, err error) []byte {
 	p.decode()
 	for _, id := range p.requests {
 		if !slices.Contains(p.answered, id) {
-			b = appendEvent(b, "message", "", jsonrpc.NewError(id, end.Wire(p.code, "", jsonrpc.InFlight)).Text())
+			b = appendEvent(b, "message", "", jsonrpc.NewError(id, end.Wire(jsonrpc.CodeInternalError, "", jsonrpc.InFlight)).Text())
 		}
 	}
 	return b
