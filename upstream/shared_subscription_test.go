@@ -35,8 +35,8 @@ func TestSharedSubscriptionIsCounted(t *testing.T) {
 		a.hears(`{"id":1,"result":{"_meta":{"k":1}}}`)
 		b.hears(`{"id":1,"result":{}}`)
 		s.say(updatedAt("x:/1"), updatedAt("x:/2"), updatedAt("x:/1/part"), updatedAt("x:/1#part"), updatedAt("x:/12"), updatedAt("x:"))
-		a.hears(updatedAt("x:/1"))
-		b.hears(updatedAt("x:/1"))
+		a.hears(updatedAt("x:/1"), updatedAt("x:/1")) // others may not learn which part
+		b.hears(updatedAt("x:/1"), updatedAt("x:/1"))
 		c.hears()
 
 		c.say(unsubscribeFrom(1, "x:/1")) // it has none
@@ -60,6 +60,23 @@ func TestSharedSubscriptionIsCounted(t *testing.T) {
 		s.say(updatedAt("x:/1"))
 		b.hears()
 		c.hears(updatedAt("x:/1"))
+	})
+}
+
+// A client hears of a part of what it subscribed to, once.
+func TestSharedSubscriptionToWhole(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a := w.start("a")
+		s := w.server()
+		for i, uri := range []string{"x:/1/", "x:/1/part", "x:"} {
+			a.say(subscribeTo(i+1, uri))
+			s.say(fmt.Sprintf(`{"id":%d,"result":{}}`, i+2))
+			a.hears(fmt.Sprintf(`{"id":%d,"result":{}}`, i+1))
+		}
+		parts := []string{updatedAt("x:/1/part/a"), updatedAt("x:/1/b"), updatedAt("x:/2"), updatedAt("x:" + strings.Repeat("/", 50))}
+		s.say(parts...)
+		s.say(updatedAt("y:/1"), updatedAt("x:"+strings.Repeat("/", 1<<20)), updatedAt(""))
+		a.hears(parts...)
 	})
 }
 

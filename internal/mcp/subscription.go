@@ -2,6 +2,9 @@ package mcp
 
 import (
 	"encoding/json"
+	"iter"
+	"maps"
+	"strings"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 )
@@ -161,12 +164,48 @@ func (ss *Subscriptions[H]) Held(by H, uri string) (n int, has bool) {
 	return len(ss.held[by]), ss.held[by][uri] != nil
 }
 
-// Holders returns the holders that subscribe to a resource.
-func (ss *Subscriptions[H]) Holders(uri string) map[H]struct{} {
-	if sub := ss.byURI[uri]; sub != nil {
-		return sub.by
+// Holders returns the holders that subscribe to a resource, or to one that it is part of, each with what it
+// subscribes to: the longest of its URIs.
+func (ss *Subscriptions[H]) Holders(uri string) iter.Seq2[H, string] {
+	return func(yield func(H, string) bool) {
+		var told map[H]struct{}
+		for whole := range wholes(uri) {
+			sub := ss.byURI[whole]
+			if sub == nil {
+				continue
+			}
+			for h := range sub.by {
+				if _, again := told[h]; !again && !yield(h, whole) {
+					return
+				}
+			}
+			if told == nil {
+				told = make(map[H]struct{})
+			}
+			maps.Copy(told, sub.by)
+		}
 	}
-	return nil
+}
+
+// deepest bounds the levels at which a whole is looked for: a hostile server sends a URI of slashes.
+const deepest = 100
+
+// wholes returns a URI, and those of which it is a part, with and without a slash at the end.
+func wholes(uri string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if !yield(uri) {
+			return
+		}
+		i := len(uri)
+		for range deepest {
+			if i = strings.LastIndexByte(uri[:i], '/'); i <= 0 {
+				return
+			}
+			if i < len(uri)-1 && !yield(uri[:i+1]) || !yield(uri[:i]) {
+				return
+			}
+		}
+	}
 }
 
 // URIParams returns the params of a message about one resource.

@@ -237,15 +237,19 @@ func (s *sharedSession) listChanged(m *jsonrpc.Message) {
 	}
 }
 
-// updated notifies the clients that subscribed to exactly this URI. For a URI below a subscribed one the owner is
-// not certain.
+// updated notifies the clients that subscribed to this URI, or to one that it is part of. If there are several
+// principals, these learn only that something there has changed: the URI may be of interest to one of them.
 func (s *sharedSession) updated(m *jsonrpc.Message) {
 	uri, ok := mcp.KeyOf(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ok {
-		for holder := range s.subs.Holders(uri) {
-			holder.hearLocked(m, jsonrpc.ID{})
+		for holder, whole := range s.subs.Holders(uri) {
+			n := m
+			if whole != uri && s.users.others(holder.holder.Who) {
+				n = jsonrpc.NewNotification(m.Method, mcp.URIParams(whole))
+			}
+			holder.hearLocked(n, jsonrpc.ID{})
 		}
 	}
 }
