@@ -177,6 +177,8 @@ func (l *eventListener) run() {
 // was a stream, zero if there was none. The failure means that the server is unreachable.
 func (l *eventListener) read(ctx context.Context) (status int, f *failure) {
 	l.place.came = false
+	ctx, cancel := context.WithCancel(ctx) // ends what get adds to it
+	defer cancel()
 	resp, f := l.t.get(ctx, l.at, l.place.lastID)
 	l.refused.Store(l.early && (f != nil || tooEarly(resp.StatusCode)))
 	l.heard()

@@ -138,6 +138,8 @@ func (t *transport) post(ctx context.Context, at *endpoint, m *jsonrpc.Message, 
 
 // deliver posts a message that has no answer.
 func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Message, own http.Header, r *reach) *failure {
+	ctx, cancel := context.WithCancel(ctx) // ends what post adds to it
+	defer cancel()
 	resp, f := t.post(ctx, at, m, own, r)
 	if f != nil {
 		return f
