@@ -283,11 +283,17 @@ func (ls *links) lost(f *remoteLink, through bool, event string, err error) {
 	}
 }
 
-// endedLocked reports the end of the link that was used. Redial logs the ends of dialled links.
+// endedLocked reports the end of the link that was used. Redial logs the ends of dialled links. One through a replica
+// that leaves is no loss: nothing was in flight.
 func (ls *links) endedLocked(f *remoteLink, event string, err error) {
 	f.lost++
 	over := f.wayCtxLocked().Err() != nil
-	if f.config.Accept && !over {
+	switch {
+	case !f.config.Accept || over:
+	case errors.Is(err, errLeaves):
+		f.logLocked().Info("link ended", "err", err)
+		over = true
+	default:
 		f.logLocked().Warn("link lost", "event", event, "err", err)
 	}
 	if tell := ls.hooks.Happened; tell != nil && !over {

@@ -277,6 +277,9 @@ func TestLinkThroughReplicaThatLeaves(t *testing.T) {
 	}
 	b.linked(t, c.instance())
 	b.calls(t, session)
+	if all := b.events.ids(proxy.LinkEnded); len(all) > 0 {
+		t.Errorf("nothing was lost, and there are events %v", all)
+	}
 }
 
 // A wire is a TCP connection that can be cut.
