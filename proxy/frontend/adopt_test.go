@@ -257,7 +257,7 @@ func TestStoodStill(t *testing.T) {
 	if len(ev.Data) == 0 {
 		ev = stream.one()
 	}
-	wantText(t, ev.message(t), `{"jsonrpc":"2.0","id":5,"error":`+endingError+`}`)
+	wantText(t, ev.message(t), `{"jsonrpc":"2.0","id":5,"error":`+closedInFlight+`}`)
 	stream.end()
 	if got := a.Moves().Yielded; got != 1 {
 		t.Errorf("%d sessions were yielded", got)

@@ -220,11 +220,17 @@ func (s *httpSession) freezeIdle(forced bool) bool {
 		return false
 	}
 	s.frozen = make(chan struct{})
-	s.dropUnreceivedLocked()
+	s.dropUnreceivedLocked(movesOn)
 	for id := range s.pending.Each {
-		s.failLocked(id, ending(jsonrpc.InFlight))
+		s.failLocked(id, movesOn(jsonrpc.InFlight))
 	}
 	return true
+}
+
+// movesOn returns the error for requests of a session that must move while they are in flight. The session goes on.
+func movesOn(phase jsonrpc.Phase) *jsonrpc.Error {
+	end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Says: "this replica is being stopped, and its sessions move to another one"}
+	return end.Wire(jsonrpc.CodeInternalError, "", phase)
 }
 
 // move moves a frozen session. If nobody takes it, it goes on, and it ends if it is forced to, or if

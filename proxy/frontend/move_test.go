@@ -256,7 +256,7 @@ func TestMovedBetweenCalls(t *testing.T) {
 	}
 }
 
-const endingError = `{"code":-32000,"message":"Connection closed: this session is over","data":{"reason":"connection_closed","phase":"in_flight","retryable":false}}`
+const endingError = `{"code":-32603,"message":"Connection closed: this replica is being stopped, and its sessions move to another one","data":{"reason":"connection_closed","cause":"host stopped","phase":"in_flight","retryable":false}}`
 
 // TestMovedOn: a session that nobody has used yet moves on, and so does one that moved before.
 func TestMovedOn(t *testing.T) {

@@ -353,7 +353,7 @@ func (s *httpSession) endLocked(cause error, own bool) bool {
 	first := s.in.Err() == nil
 	s.in.Finish(cause, 0, nil)
 	if own {
-		s.dropUnreceivedLocked()
+		s.dropUnreceivedLocked(ending)
 	}
 	if !first {
 		return false
@@ -371,8 +371,8 @@ func (s *httpSession) endLocked(cause error, own bool) bool {
 	return true
 }
 
-// dropUnreceivedLocked answers the requests that Recv has not returned, and never will.
-func (s *httpSession) dropUnreceivedLocked() {
+// dropUnreceivedLocked answers with an error the requests that Recv has not returned, and never will.
+func (s *httpSession) dropUnreceivedLocked(why func(jsonrpc.Phase) *jsonrpc.Error) {
 	var unreceived []*jsonrpc.Message
 	s.in.Drop(func(m jsonrpc.Queued) bool {
 		unreceived = append(unreceived, m.Message)
@@ -380,7 +380,7 @@ func (s *httpSession) dropUnreceivedLocked() {
 	})
 	for _, m := range unreceived {
 		if m.IsRequest() && s.pending.Get(m.ID) != nil {
-			s.failLocked(m.ID, ending(jsonrpc.NotSent))
+			s.failLocked(m.ID, why(jsonrpc.NotSent))
 		}
 	}
 }
