@@ -181,13 +181,19 @@ func (l *Login) host() string {
 // order of 2025-11-25 basic/authorization, "Client Registration Approaches".
 func (l *Login) client(ctx context.Context, a attempt, back string) (*client, error) {
 	s, id := &a.place.Server, l.config.ClientID
-	document := strings.HasPrefix(id, "https://")
-	if id != "" && (!document || s.ClientMetadataDocument || s.RegistrationEndpoint == "") {
-		return l.configured(s)
-	}
+	document := strings.HasPrefix(id, "https://") && l.config.ClientSecretFile == ""
 	r, err := l.config.Store.load(l.key)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case id == "", document && !s.ClientMetadataDocument && s.RegistrationEndpoint != "":
+	case r.Issuer != "" && r.Issuer != s.Issuer && !document:
+		// 2026-07-28 basic/authorization, "Authorization Server Binding": only the person knows whether the client is known
+		// there, and the secret may be for nobody else.
+		return nil, fmt.Errorf("the server names another authorization server than before, %q: if that is right, "+
+			"log out first (mcp-proxy logout)", s.Issuer)
+	default:
+		return l.configured(s)
 	}
 	if r.of(a.place) && r.Client.good(back) && r.Failed == nil { // after a failure it may be unknown there: register again
 		return r.Client, nil

@@ -335,6 +335,37 @@ func TestMigration(t *testing.T) {
 	}
 }
 
+// The id and secret of a configured client are for one authorization server. The person logs out to change it.
+func TestMigrationOfAConfiguredClient(t *testing.T) {
+	for _, id := range []string{"me", "https://me.example.com"} {
+		t.Run(id, func(t *testing.T) { testMigrationOf(t, id) })
+	}
+}
+
+func testMigrationOf(t *testing.T, id string) {
+	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	s.Know(id, oauthtest.Marked)
+	other.Know(id, oauthtest.Marked)
+	secret := file(t, oauthtest.Marked+"\n")
+	l := p.login(s, func(c *LoginConfig) { c.ClientID, c.ClientSecretFile = id, secret })
+	p.ok(l, listTools)
+	s.Move(other)
+	s.Revoke(true)
+	p.fails(l, listTools, "names another authorization server than before")
+	if _, err := l.LogIn(t.Context(), false); err == nil || !strings.Contains(err.Error(), "mcp-proxy logout") {
+		t.Errorf("got %v", err)
+	}
+	p.want("visits to the other", other.Count("authorize"), 0)
+	p.want("requests with the secret there", len(other.Token()), 0)
+	if _, _, err := l.LogOut(t.Context()); err != nil && err != ErrNoLogin {
+		t.Fatal(err)
+	}
+	if _, err := l.LogIn(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	p.ok(l, listTools)
+}
+
 // If nobody can be prompted, a call fails with the command to run, and works after that.
 func TestNobodyIsAsked(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
