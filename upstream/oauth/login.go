@@ -219,7 +219,9 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 			return err == nil, l.failure(ctx, unrefreshed(err))
 		}
 	}
-	l.remember(nil)
+	if !more { // a token that lacks scopes is right for other requests
+		l.remember(nil)
+	}
 	switch {
 	case l.config.Show != nil:
 	case more && r.Token != nil:

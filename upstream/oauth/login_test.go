@@ -319,6 +319,35 @@ func TestStepUps(t *testing.T) {
 	p.fails(service, "prompts/get", "needs a login: mcp-proxy login up --scope ")
 }
 
+// A request that lacks scopes does not end the login: others keep the token, also while a person is asked for more, and
+// after a denial.
+func TestStepUpKeepsTheToken(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Scopes: []string{"read"}, Needs: map[string]string{"tools/call": "write"}, Public: []string{listTools}}), newPerson(t)
+	if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	known := func(l *Login) {
+		t.Helper()
+		p.ok(l, listTools)
+		if carried := s.Carried(); carried[len(carried)-1] == "" {
+			t.Error("a request was sent without the token")
+		}
+	}
+	service := p.login(s, func(c *LoginConfig) { c.Show = nil })
+	p.fails(service, "tools/call", "needs a login: mcp-proxy login up --scope ")
+	known(service)
+	s.Vary(func(v *oauthtest.Variations) { v.Deny = true })
+	p.wait = make(chan struct{})
+	l := p.login(s, func(c *LoginConfig) { c.Wait = time.Millisecond })
+	p.fails(l, "tools/call", "waits for you to log in")
+	known(l)
+	close(p.wait)
+	for l.Asks() {
+		time.Sleep(time.Millisecond)
+	}
+	known(l)
+}
+
 // Another authorization server gets nothing that belongs to the first one.
 func TestMigration(t *testing.T) {
 	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
