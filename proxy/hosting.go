@@ -94,6 +94,12 @@ func (h *hosting) newServer(limits jsonrpc.Limits, o Options) *link.Server {
 // changed upstreams, whose streams end; all others continue. After an error, which is a
 // [config.Problems], nothing has changed.
 func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
+	var ended []*remote.Server
+	defer func() { // without the lock: it may wait for an authorization server
+		for _, r := range ended {
+			closeCredentials(r)
+		}
+	}()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
@@ -128,7 +134,7 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 		}
 	}
 	for _, name := range changed {
-		defer closeCredentials(h.remotes[name])
+		ended = append(ended, h.remotes[name])
 	}
 	h.configs, h.remotes = configs, remotes
 	if h.server != nil {

@@ -130,13 +130,12 @@ func wait(ctx context.Context, done <-chan singleflight.Result) error {
 	}
 }
 
-// Close ends both goroutines. It gives a refresh a moment, because the answer to a refresh token that was sent may be
-// the only copy of the next one.
+// Close ends both goroutines. It gives a refresh a moment, and waits for the answer to a refresh token that was sent.
 func (l *Login) Close() {
 	idle := func() (any, error) { return nil, nil }
 	select {
 	case <-l.flight.DoChan("refresh", idle):
-	case <-time.After(500 * time.Millisecond):
+	case <-time.After(closePause):
 	}
 	l.cancel()
 	<-l.flight.DoChan("refresh", idle)

@@ -12,6 +12,11 @@ import (
 const (
 	refreshTimeout = time.Minute     // of a refresh, including the wait for other processes
 	refreshPause   = 5 * time.Second // after a failed refresh
+
+	// At its end a process gives a refresh closePause to begin, and the answer to a refresh token that was sent
+	// answerTimeout: it may be the only copy of the next one.
+	closePause    = 500 * time.Millisecond
+	answerTimeout = 10 * time.Second
 )
 
 var errStalled = errors.New("the authorization server has just failed to refresh the login")
@@ -67,6 +72,8 @@ func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := outlive(ctx, answerTimeout)
+	defer stop()
 	t, err := c.request(ctx, l.config.Client, s.TokenEndpoint, url.Values{
 		"grant_type": {"refresh_token"}, "refresh_token": {r.Token.Refresh}, "resource": {r.Resource},
 	})
@@ -84,6 +91,13 @@ func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 	}
 	r.Token = newToken(t, r.Token.Asked, r.Token)
 	return nil
+}
+
+// outlive returns a context that ends so long after ctx.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return longer, func() { stop(); cancel() }
 }
 
 // owner returns the client that a token was granted to.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
@@ -98,6 +99,45 @@ func TestRefreshIsNobodys(t *testing.T) {
 	}
 	p.ok(l, listTools)
 	p.want("refreshes", s.Count("refresh"), 1)
+}
+
+// A refresh token that was sent is used up: Close waits for the answer, however slow, and for the store.
+func TestCloseWaitsForARefresh(t *testing.T) {
+	t.Parallel()
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.ok(p.login(s, nil), listTools)
+	l := p.login(s, nil)
+	p.age(l, 30*time.Second)
+	reached := make(chan struct{})
+	s.OnToken(func(http.ResponseWriter, *http.Request) bool {
+		close(reached)
+		time.Sleep(2 * closePause)
+		return false
+	})
+	p.ok(l, listTools)
+	<-reached
+	l.Close()
+	s.OnToken(nil)
+	s.Revoke(false)
+	p.ok(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools)
+	p.want("refreshes", s.Count("refresh"), 2)
+	p.want("tokens that were sent twice", s.Count("reuse"), 0)
+}
+
+// An authorization server that does not answer holds up Close for a while only.
+func TestOutlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		longer, stop := outlive(ctx, time.Second)
+		defer stop()
+		time.Sleep(time.Hour)
+		cancel()
+		ended := time.Now()
+		<-longer.Done()
+		if after := time.Since(ended); after != time.Second {
+			t.Errorf("it ended after %v", after)
+		}
+	})
 }
 
 // age2 makes the login forget its token.
