@@ -16,9 +16,9 @@
 //
 // # Goroutines
 //
-// A Login runs at most two goroutines: one refreshes the token, one runs a login that a server asked for.
-// ClientCredentials run one while they fetch a token. No goroutine depends on the request that started it, and Close
-// waits for all of them.
+// A Login runs at most three goroutines: one refreshes the token, one runs a login that a server asked for, and one
+// saves again what could not be saved. ClientCredentials run one while they fetch a token. No goroutine depends on the
+// request that started it, and Close waits for all of them.
 //
 // Invariants:
 //   - Concurrent callers share one fetch, refresh or login. A caller that stops waiting does not disturb the others.

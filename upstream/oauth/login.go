@@ -24,6 +24,8 @@ const (
 	// before the server's refusal is a reason to get another one.
 	pause = time.Minute
 
+	lookPause = time.Second // between looks whether the store has changed
+
 	// A person is prompted for more scopes maxStepUps times, with less than stepUpPause in between.
 	maxStepUps  = 3
 	stepUpPause = 10 * time.Minute
@@ -74,19 +76,20 @@ type Prompt struct {
 	Opened bool   // we opened a browser with it
 }
 
-// A Login authenticates a person to a server. It implements the Credentials of package remote. At most two goroutines
-// run, one for a refresh and one for a login that a server asked for. Close waits for them.
+// A Login authenticates a person to a server. It implements the Credentials of package remote. At most three goroutines
+// run: for a refresh, for a login that a server asked for, and to save a record again. Close waits for them.
 type Login struct {
 	// Static after construction.
 	config LoginConfig
 	key    key
-	ctx    context.Context // of both goroutines
+	ctx    context.Context // of the goroutines
 	cancel context.CancelFunc
-	flight singleflight.Group // "refresh" and "login"
+	flight singleflight.Group // "refresh", "login" and "save"
 
 	mu        sync.Mutex
 	token     *token     // as last read from the store; nil: none, or not a valid one
 	looked    bool       // the store was read
+	lookedAt  time.Time  // when look last looked
 	renewed   string     // the token that a refresh returned after the server refused one
 	asking    bool       // a login is in progress
 	asked     [][]string // the scopes of the last login and of the step-ups after it
@@ -111,7 +114,7 @@ func NewLogin(c LoginConfig) *Login {
 	return l
 }
 
-// start runs a refresh or login on a goroutine, or joins the one in progress.
+// start runs a refresh, login or save on a goroutine, or joins the one in progress.
 func (l *Login) start(what string, run func(context.Context) error) <-chan singleflight.Result {
 	return l.flight.DoChan(what, func() (any, error) {
 		if err := l.ctx.Err(); err != nil {
@@ -130,16 +133,20 @@ func wait(ctx context.Context, done <-chan singleflight.Result) error {
 	}
 }
 
-// Close ends both goroutines. It gives a refresh a moment, and waits for the answer to a refresh token that was sent.
+// Close ends the goroutines. It gives a refresh and the store a moment, and waits for the answer to a refresh token
+// that was sent.
 func (l *Login) Close() {
 	idle := func() (any, error) { return nil, nil }
-	select {
-	case <-l.flight.DoChan("refresh", idle):
-	case <-time.After(closePause):
+	ctx, cancel := context.WithTimeout(context.Background(), closePause)
+	defer cancel()
+	_ = wait(ctx, l.flight.DoChan("refresh", idle))
+	if l.config.Store.isUnsaved(l.key) {
+		_ = wait(ctx, l.start("save", l.save))
 	}
 	l.cancel()
-	<-l.flight.DoChan("refresh", idle)
-	<-l.flight.DoChan("login", idle)
+	for _, what := range []string{"refresh", "save", "login"} {
+		<-l.flight.DoChan(what, idle)
+	}
 }
 
 // Authorize implements Credentials. Without a login it sets nothing: the server then says what it wants.
@@ -157,6 +164,7 @@ func (l *Login) Authorize(ctx context.Context, header http.Header) error {
 // current returns the token to send, nil for none. It refreshes a token that is due, and waits for the new one only
 // if the old one has expired.
 func (l *Login) current(ctx context.Context) (*token, error) {
+	l.look()
 	l.mu.Lock()
 	t, looked := l.token, l.looked
 	l.mu.Unlock()
@@ -186,6 +194,20 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.token, nil
+}
+
+// look tries, once a second, to save a record that could not be saved.
+func (l *Login) look() {
+	now := time.Now()
+	l.mu.Lock()
+	due := now.Sub(l.lookedAt) > lookPause
+	if due {
+		l.lookedAt = now
+	}
+	l.mu.Unlock()
+	if due && l.config.Store.isUnsaved(l.key) {
+		l.start("save", l.save)
+	}
 }
 
 func (l *Login) remember(t *token) *token {

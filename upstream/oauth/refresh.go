@@ -31,6 +31,7 @@ func (l *Login) renew(old *token) <-chan singleflight.Result {
 		ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 		defer cancel()
 		var now *token
+		pending := l.config.Store.isUnsaved(l.key)
 		err := l.config.Store.update(ctx, l.key, func(r *record) (err error) {
 			if t := r.Token; t.good() && t.Access != old.Access { // another process was first
 				now = t
@@ -40,6 +41,14 @@ func (l *Login) renew(old *token) <-chan singleflight.Result {
 			now = r.Token
 			return err
 		})
+		if errors.Is(err, errUnsaved) { // the issuer has used up the old token: use the new one all the same
+			if !pending {
+				l.config.Log.Warn("cannot store the refreshed token of a login; using it from memory", "err", err)
+			}
+			if err = nil; now == nil {
+				err = errOver
+			}
+		}
 		over := errors.Is(err, errOver)
 		if err != nil && !over {
 			l.config.Log.Warn("cannot refresh the token of a login", "err", err)
@@ -56,6 +65,11 @@ func (l *Login) renew(old *token) <-chan singleflight.Result {
 		}
 		return err
 	})
+}
+
+// save tries again to save a record that could not be saved.
+func (l *Login) save(ctx context.Context) error {
+	return l.config.Store.update(ctx, l.key, func(*record) error { return nil })
 }
 
 // exchangeRefresh sends the refresh token of a record to its issuer. If the issuer says that the token is used up, it

@@ -2,14 +2,18 @@ package oauth
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
 
@@ -170,6 +174,50 @@ func TestRefreshFails(t *testing.T) {
 	s.OnToken(nil)
 	p.ok(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools)
 	p.want("tokens that were sent twice", s.Count("reuse"), 0)
+}
+
+// If the store cannot be written, the login goes on from memory with the new refresh token, and is saved later.
+func TestRefreshWithAFullDisk(t *testing.T) {
+	for name, later := range map[string]func(*person, *Login){
+		"saved after a second": func(p *person, l *Login) {
+			l.lookedAt = time.Time{}
+			p.ok(l, listTools)
+			for l.config.Store.isUnsaved(l.key) {
+				time.Sleep(time.Millisecond)
+			}
+		},
+		"saved by Close": func(_ *person, l *Login) { l.Close() },
+	} {
+		t.Run(name, func(t *testing.T) { testFullDisk(t, later) })
+	}
+}
+
+func testFullDisk(t *testing.T, later func(*person, *Login)) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.ok(p.login(s, nil), listTools)
+	var full atomic.Bool
+	full.Store(true)
+	l := p.login(s, func(c *LoginConfig) {
+		c.Show = nil
+		c.Store.replace = func(path string, text []byte) error {
+			if full.Load() {
+				return errors.New("no space left on device")
+			}
+			return secretfile.Replace(path, text)
+		}
+	})
+	for range 3 { // the second needs the refresh token of the first
+		s.Revoke(false)
+		l.renewed = ""
+		p.ok(l, listTools)
+	}
+	p.want("warnings", strings.Count(p.log.String(), "no space left"), 1)
+	full.Store(false)
+	later(p, l)
+	s.Revoke(false)
+	p.ok(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools)
+	p.want("tokens that were sent twice", s.Count("reuse"), 0)
+	p.want("refreshes", s.Count("refresh"), 4)
 }
 
 // If the authorization server has forgotten its clients, we register again.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -33,6 +34,7 @@ const (
 var (
 	// errOver is the error of a refresh when there is nothing left to refresh.
 	errOver    = errors.New("the login has ended")
+	errUnsaved = errors.New("cannot be saved")
 	errNoPlace = errors.New("no place to store logins: neither XDG_STATE_HOME nor HOME is set")
 )
 
@@ -41,6 +43,11 @@ var (
 type Store struct {
 	Dir     string // holds the files, which only the user can read, and is created when needed; "": no place to store
 	Keyring bool   // keep the records in the keyring of the operating system; the locks are files all the same
+
+	replace func(path string, text []byte) error // nil: secretfile.Replace
+
+	mu      sync.Mutex     // guards the field below
+	unsaved map[key]record // that could not be saved, as on a full disk, with what is nowhere else: load returns them
 }
 
 // DefaultDir returns the default Dir: mcp-proxy/login in $XDG_STATE_HOME, else in ~/.local/state, and on macOS and
@@ -90,6 +97,7 @@ type record struct {
 	Token    *token    `json:"token,omitempty"`
 	Failed   *setback  `json:"failed,omitempty"` // nil: the last login succeeded
 	Changed  time.Time `json:"changed,omitzero"`
+	saved    time.Time // Changed, of the record in the store
 }
 
 // A setback is a failed login. Other processes that waited for it do not try again.
@@ -112,6 +120,7 @@ func parseRecord(text []byte) (*record, error) {
 	case json.Unmarshal(text, &r) != nil || r.Version != recordVersion: // the error may quote it
 		return nil, errors.New("is damaged: delete it, and log in again")
 	}
+	r.saved = r.Changed
 	return &r, nil
 }
 
@@ -199,10 +208,44 @@ func (s *Store) load(k key) (*record, error) {
 	if err == nil {
 		var r *record
 		if r, err = parseRecord(text); err == nil {
-			return r, nil
+			return s.latest(k, r), nil
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", s.place(k), err)
+}
+
+// latest returns the unsaved record that follows r, else r. A record that another process has changed meanwhile counts
+// more than an unsaved one.
+func (s *Store) latest(k key, r *record) *record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u, ok := s.unsaved[k]; ok && u.saved.Equal(r.saved) {
+		return &u
+	}
+	delete(s.unsaved, k)
+	return r
+}
+
+// isUnsaved reports whether a record could not be saved.
+func (s *Store) isUnsaved(k key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.unsaved[k]
+	return ok
+}
+
+// setUnsaved keeps r as the unsaved record, or none if r is nil.
+func (s *Store) setUnsaved(k key, r *record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case r == nil:
+		delete(s.unsaved, k)
+	case s.unsaved == nil:
+		s.unsaved = map[key]record{k: *r}
+	default:
+		s.unsaved[k] = *r
+	}
 }
 
 func (s *Store) read(k key) ([]byte, error) {
@@ -231,8 +274,8 @@ func (s *Store) read(k key) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxRecord))
 }
 
-// update locks a record, changes it and saves it. It saves nothing if change fails, except with errOver. ctx bounds
-// the wait for the lock.
+// update locks a record, changes it and saves it. It saves nothing if change fails, except with errOver. If it cannot
+// save the record, it keeps it for load and returns errUnsaved. ctx bounds the wait for the lock.
 func (s *Store) update(ctx context.Context, k key, change func(*record) error) error {
 	unlock, err := s.lock(ctx, k)
 	if err != nil {
@@ -253,8 +296,10 @@ func (s *Store) update(ctx context.Context, k key, change func(*record) error) e
 		failed = s.write(k, text)
 	}
 	if failed != nil {
-		return fmt.Errorf("%s: %w", s.place(k), failed)
+		s.setUnsaved(k, r)
+		return fmt.Errorf("%s: %w: %w", s.place(k), errUnsaved, failed)
 	}
+	s.setUnsaved(k, nil)
 	return err
 }
 
@@ -301,11 +346,15 @@ func (s *Store) write(k key, text []byte) error {
 	if s.Keyring {
 		return keyring.Set(service, k.name(), string(text))
 	}
+	if s.replace != nil {
+		return s.replace(s.place(k), text)
+	}
 	return secretfile.Replace(s.place(k), text)
 }
 
 // remove deletes a record, if there is one.
 func (s *Store) remove(k key) (err error) {
+	s.setUnsaved(k, nil)
 	if s.Keyring {
 		err = keyring.Delete(service, k.name())
 	} else {

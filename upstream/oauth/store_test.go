@@ -98,6 +98,37 @@ func TestUpdateFails(t *testing.T) {
 	}
 }
 
+// A record that could not be saved counts until the one in the store changes.
+func TestUnsaved(t *testing.T) {
+	s, k := &Store{Dir: t.TempDir()}, key{server: "https://example.com/mcp"}
+	set := func(s *Store, issuer string) error {
+		return s.update(t.Context(), k, func(r *record) error { r.Issuer = issuer; return nil })
+	}
+	expect := func(want string) {
+		t.Helper()
+		if r, err := s.load(k); err != nil || r.Issuer != want {
+			t.Errorf("got %v, %v, want %q", r, err, want)
+		}
+	}
+	if err := set(s, "one"); err != nil {
+		t.Fatal(err)
+	}
+	s.replace = func(string, []byte) error { return errors.New("full") }
+	for _, issuer := range []string{"two", "three"} {
+		if err := set(s, issuer); !errors.Is(err, errUnsaved) {
+			t.Errorf("got %v", err)
+		}
+		expect(issuer)
+	}
+	if err := set(&Store{Dir: s.Dir}, "of another process"); err != nil {
+		t.Fatal(err)
+	}
+	expect("of another process")
+	if s.isUnsaved(k) {
+		t.Error("the old one is kept")
+	}
+}
+
 // The keyring stores the same records as files.
 func TestKeyring(t *testing.T) {
 	keyring.MockInit()
