@@ -19,7 +19,7 @@ func newLogin() *cobra.Command {
 		Use:   "login UPSTREAM|URL",
 		Short: "Log in to a remote server with OAuth, in a browser",
 		Long: "Logs in to an upstream of the configuration, or to the server at a URL, and keeps the tokens, which are refreshed when they\n" +
-			"are used. A running proxy or host uses them at once. connect and stdio log in by themselves when a server asks.",
+			"are used. A running proxy or host uses them within a second. connect and stdio log in by themselves when a server asks.",
 		Example: "  mcp-proxy login docs\n" +
 			"  mcp-proxy login https://example.com/mcp --device",
 	})

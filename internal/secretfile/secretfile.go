@@ -45,7 +45,7 @@ func (f *File) Read() (string, error) {
 	if !info.Mode().IsRegular() { // a pipe would block, and cannot be read again
 		return "", errors.New("not a regular file")
 	}
-	if f.info != nil && same(f.info, info) {
+	if f.info != nil && Same(f.info, info) {
 		return f.value, nil
 	}
 	now := time.Now()
@@ -67,7 +67,11 @@ func (f *File) Forget() {
 	f.info = nil
 }
 
-func same(a, b fs.FileInfo) bool {
+// Same reports whether a file looks the same as before; nil is no file.
+func Same(a, b fs.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
 const (
@@ -87,12 +89,13 @@ type Login struct {
 	flight singleflight.Group // "refresh", "login" and "save"
 
 	mu        sync.Mutex
-	token     *token     // as last read from the store; nil: none, or not a valid one
-	looked    bool       // the store was read
-	lookedAt  time.Time  // when look last looked
-	renewed   string     // the token that a refresh returned after the server refused one
-	asking    bool       // a login is in progress
-	asked     [][]string // the scopes of the last login and of the step-ups after it
+	token     *token      // as last read from the store; nil: none, or not a valid one
+	looked    bool        // the store was read, and has not changed since
+	lookedAt  time.Time   // when look last looked
+	stamp     fs.FileInfo // of the record as last read
+	renewed   string      // the token that a refresh returned after the server refused one
+	asking    bool        // a login is in progress
+	asked     [][]string  // the scopes of the last login and of the step-ups after it
 	lastAsked time.Time
 	missed    bool // a request stopped waiting for the login
 
@@ -149,7 +152,8 @@ func (l *Login) Close() {
 	}
 }
 
-// Authorize implements Credentials. Without a login it sets nothing: the server then says what it wants.
+// Authorize implements Credentials. Without a login it sets nothing: the server then says what it wants. It notices
+// within a second that another process has logged in or out.
 func (l *Login) Authorize(ctx context.Context, header http.Header) error {
 	t, err := l.current(ctx)
 	switch {
@@ -168,7 +172,7 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 	l.mu.Lock()
 	t, looked := l.token, l.looked
 	l.mu.Unlock()
-	if t.good() && !t.due() || t == nil && looked { // without a token the store is read again when the server refuses us
+	if looked && (t == nil || t.good() && !t.due()) { // without a token the store is read again if the server refuses us
 		return t, nil
 	}
 	r, err := l.config.Store.load(l.key)
@@ -180,9 +184,9 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 	}
 	switch t = r.Token; {
 	case t.good() && (!t.due() || t.Refresh == ""):
-		return l.remember(t), nil
+		return l.remember(r, t), nil
 	case t == nil || t.Refresh == "":
-		return l.remember(nil), nil
+		return l.remember(r, nil), nil
 	}
 	refresh := l.renew(t)
 	if t.good() {
@@ -196,7 +200,8 @@ func (l *Login) current(ctx context.Context) (*token, error) {
 	return l.token, nil
 }
 
-// look tries, once a second, to save a record that could not be saved.
+// look makes current read the store, once a second, if the record has changed: another process may have logged in or
+// out. It also tries to save a record that could not be saved.
 func (l *Login) look() {
 	now := time.Now()
 	l.mu.Lock()
@@ -205,15 +210,25 @@ func (l *Login) look() {
 		l.lookedAt = now
 	}
 	l.mu.Unlock()
-	if due && l.config.Store.isUnsaved(l.key) {
+	if !due {
+		return
+	}
+	if l.config.Store.isUnsaved(l.key) {
 		l.start("save", l.save)
+	}
+	stamp, err := l.config.Store.stamp(l.key)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && !secretfile.Same(stamp, l.stamp) {
+		l.looked = false
 	}
 }
 
-func (l *Login) remember(t *token) *token {
+// remember makes t, that of the record r or none, the token to send.
+func (l *Login) remember(r *record, t *token) *token {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.token, l.looked = t, true
+	l.token, l.looked, l.stamp = t, true, r.stamp
 	return t
 }
 
@@ -232,7 +247,7 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 		return false, l.failure(ctx, err)
 	}
 	if r.Token.good() && r.Token.Access != used { // another process has logged in, or refreshed
-		l.remember(r.Token)
+		l.remember(r, r.Token)
 		return true, nil
 	}
 	if !more && l.mayRenew(r.Token, used) {
@@ -241,7 +256,7 @@ func (l *Login) Refused(ctx context.Context, resp *http.Response, sent http.Head
 		}
 	}
 	if !more { // a token that lacks scopes is right for other requests
-		l.remember(nil)
+		l.remember(r, nil)
 	}
 	switch {
 	case l.config.Show != nil:

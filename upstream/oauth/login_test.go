@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/zalando/go-keyring"
+
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/upstream/oauth/oauthtest"
 )
@@ -600,6 +602,46 @@ func TestLogOut(t *testing.T) {
 		t.Errorf("after a login that has failed: %v", err)
 	} else if _, err := os.Stat(kept); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what is left of it is there: %v", err)
+	}
+}
+
+// A process notices that another one logs in, in again or out, although the server takes the old token and needs none.
+func TestAnotherProcessLogsInOrOut(t *testing.T) {
+	keyring.MockInit()
+	for name, inKeyring := range map[string]bool{"file": false, "keyring": true} {
+		t.Run(name, func(t *testing.T) {
+			s, p := oauthtest.New(t, oauthtest.Variations{Public: []string{listTools}}), newPerson(t)
+			in := func(c *LoginConfig) { c.Store = &Store{Dir: p.dir, Keyring: inKeyring} }
+			service := p.login(s, func(c *LoginConfig) { in(c); c.Show = nil })
+			carried := func() string {
+				t.Helper()
+				service.lookedAt = time.Time{} // as after a second
+				p.ok(service, listTools)
+				all := s.Carried()
+				return all[len(all)-1]
+			}
+			logIn := func() {
+				t.Helper()
+				if _, err := p.login(s, in).LogIn(t.Context(), false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := carried(); got != "" {
+				t.Errorf("before a login it sends %q", got)
+			}
+			logIn()
+			first := carried()
+			logIn()
+			if second := carried(); first == "" || second == "" || second == first {
+				t.Errorf("it sends %q, and after another login %q", first, second)
+			}
+			if _, _, err := p.login(s, in).LogOut(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := carried(); got != "" {
+				t.Errorf("after a logout it sends %q", got)
+			}
+		})
 	}
 }
 

@@ -145,7 +145,7 @@ func TestOutlive(t *testing.T) {
 }
 
 // age2 makes the login forget its token.
-func (p *person) age2(l *Login) { l.remember(nil) }
+func (p *person) age2(l *Login) { l.remember(must(l.config.Store.load(l.key)), nil) }
 
 // If the authorization server is down, requests with a valid token succeed, and not every request asks it. When it is
 // back the login works again.
@@ -166,7 +166,8 @@ func TestRefreshFails(t *testing.T) {
 	}
 	<-asked
 	p.age(l, -time.Second)
-	l.remember(must(l.config.Store.load(l.key)).Token)
+	r := must(l.config.Store.load(l.key))
+	l.remember(r, r.Token)
 	p.fails(l, listTools, "the login could not be refreshed")
 	if n := len(asked); n > 2 {
 		t.Errorf("%d requests to a server that is down", n+1)

@@ -88,16 +88,17 @@ func (k key) name() string {
 // A record is what the store keeps of a login. Everything in it belongs to one issuer and resource, and goes to no
 // other issuer (2026-07-28 basic/authorization).
 type record struct {
-	Version  int       `json:"version"`
-	Server   string    `json:"server"` // for people, as is ClientID
-	ClientID string    `json:"clientId,omitempty"`
-	Issuer   string    `json:"issuer,omitempty"`
-	Resource string    `json:"resource,omitempty"`
-	Client   *client   `json:"client,omitempty"`
-	Token    *token    `json:"token,omitempty"`
-	Failed   *setback  `json:"failed,omitempty"` // nil: the last login succeeded
-	Changed  time.Time `json:"changed,omitzero"`
-	saved    time.Time // Changed, of the record in the store
+	Version  int         `json:"version"`
+	Server   string      `json:"server"` // for people, as is ClientID
+	ClientID string      `json:"clientId,omitempty"`
+	Issuer   string      `json:"issuer,omitempty"`
+	Resource string      `json:"resource,omitempty"`
+	Client   *client     `json:"client,omitempty"`
+	Token    *token      `json:"token,omitempty"`
+	Failed   *setback    `json:"failed,omitempty"` // nil: the last login succeeded
+	Changed  time.Time   `json:"changed,omitzero"`
+	saved    time.Time   // Changed, of the record in the store
+	stamp    fs.FileInfo // as of Store.stamp, before it was read
 }
 
 // A setback is a failed login. Other processes that waited for it do not try again.
@@ -199,16 +200,38 @@ func (s *Store) place(k key) string {
 	return filepath.Join(s.Dir, k.name()+".json")
 }
 
+// lockPath is the file whose lock is that of a record. With a keyring its time says when the record changed.
+func (s *Store) lockPath(k key) string { return filepath.Join(s.Dir, k.name()+".lock") }
+
+// stamp returns a file that looks different if a process has changed or removed the record since, nil for none.
+func (s *Store) stamp(k key) (fs.FileInfo, error) {
+	path := s.place(k)
+	if s.Keyring {
+		path = s.lockPath(k)
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return info, secretfile.WithoutPath(err)
+}
+
 // load returns a record, which is empty if there is none. Errors name the place.
 func (s *Store) load(k key) (*record, error) {
 	if s.Dir == "" {
 		return nil, errNoPlace
 	}
-	text, err := s.read(k)
+	stamp, err := s.stamp(k)
+	var text []byte
+	if err == nil {
+		text, err = s.read(k)
+	}
 	if err == nil {
 		var r *record
 		if r, err = parseRecord(text); err == nil {
-			return s.latest(k, r), nil
+			r = s.latest(k, r)
+			r.stamp = stamp
+			return r, nil
 		}
 	}
 	return nil, fmt.Errorf("%s: %w", s.place(k), err)
@@ -305,7 +328,7 @@ func (s *Store) update(ctx context.Context, k key, change func(*record) error) e
 
 // lock waits for the lock of a record.
 func (s *Store) lock(ctx context.Context, k key) (unlock func(), err error) {
-	f, err := s.lockFile(k.name() + ".lock")
+	f, err := s.lockFile(s.lockPath(k))
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +342,7 @@ func (s *Store) lock(ctx context.Context, k key) (unlock func(), err error) {
 // lockLogin takes the lock that a process holds while it prompts a person to log in. unlock is nil if another process
 // has it.
 func (s *Store) lockLogin(k key) (unlock func(), err error) {
-	f, err := s.lockFile(k.name() + ".login.lock")
+	f, err := s.lockFile(filepath.Join(s.Dir, k.name()+".login.lock"))
 	if err != nil {
 		return nil, err
 	}
@@ -331,19 +354,20 @@ func (s *Store) lockLogin(k key) (unlock func(), err error) {
 	return func() { _ = f.Unlock() }, nil
 }
 
-func (s *Store) lockFile(name string) (*flock.Flock, error) {
+func (s *Store) lockFile(path string) (*flock.Flock, error) {
 	if s.Dir == "" {
 		return nil, errNoPlace
 	}
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	return flock.New(filepath.Join(s.Dir, name), flock.SetPermissions(0o600)), nil
+	return flock.New(path, flock.SetPermissions(0o600)), nil
 }
 
 // write replaces a record atomically.
 func (s *Store) write(k key, text []byte) error {
 	if s.Keyring {
+		defer s.touch(k)
 		return keyring.Set(service, k.name(), string(text))
 	}
 	if s.replace != nil {
@@ -352,10 +376,17 @@ func (s *Store) write(k key, text []byte) error {
 	return secretfile.Replace(s.place(k), text)
 }
 
+// touch makes the stamp of a record in the keyring a new one.
+func (s *Store) touch(k key) {
+	now := time.Now()
+	_ = os.Chtimes(s.lockPath(k), now, now)
+}
+
 // remove deletes a record, if there is one.
 func (s *Store) remove(k key) (err error) {
 	s.setUnsaved(k, nil)
 	if s.Keyring {
+		defer s.touch(k)
 		err = keyring.Delete(service, k.name())
 	} else {
 		err = os.Remove(s.place(k))
