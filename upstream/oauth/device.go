@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"golang.org/x/oauth2"
 )
@@ -67,15 +68,47 @@ func (l *Login) LogIn(ctx context.Context, byDevice bool) (kept string, err erro
 	return l.config.Store.place(l.key), err
 }
 
+// A probe is a request for the sake of a challenge.
+type probe struct {
+	method, body string
+	header       map[string]string
+}
+
+// probes are tried in turn. Many servers take no GET, and some servers of earlier versions than 2026-07-28 answer
+// server/discover with an error, not with a challenge.
+var probes = []probe{
+	{http.MethodGet, "", nil},
+	{
+		http.MethodPost,
+		`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{` +
+			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		map[string]string{"Content-Type": "application/json", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "server/discover"},
+	},
+	{http.MethodPost, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, map[string]string{"Content-Type": "application/json"}},
+}
+
 // challenge returns the server's challenge to a request without a token.
 func (l *Login) challenge(ctx context.Context) challenge {
+	for _, p := range probes {
+		c := l.probe(ctx, p)
+		if c.Metadata != "" || c.Scopes != nil {
+			return c
+		}
+	}
+	return challenge{}
+}
+
+func (l *Login) probe(ctx context.Context, p probe) challenge {
 	u, err := serverURL(l.config.Server)
 	if err != nil {
 		return challenge{}
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, p.method, u.String(), strings.NewReader(p.body))
 	if err != nil {
 		return challenge{}
+	}
+	for name, value := range p.header {
+		req.Header.Set(name, value)
 	}
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	resp, err := unredirected(l.config.Client).Do(req)

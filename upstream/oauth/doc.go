@@ -28,5 +28,6 @@
 //     server itself is reached without TLS.
 //   - Errors and log lines contain no token, secret, code, assertion, or text that a server wrote.
 //
-// The package knows nothing of MCP, and does not decide when requests are sent.
+// The package knows nothing of MCP but the requests that ask for a challenge before a login, and does not decide when
+// others are sent.
 package oauth

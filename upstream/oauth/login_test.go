@@ -249,6 +249,24 @@ func TestWaysToTheIssuer(t *testing.T) {
 	}
 }
 
+// An explicit login follows the challenge to a POST, if a GET has none.
+func TestLogInWithoutGet(t *testing.T) {
+	for name, public := range map[string][]string{"server/discover": nil, "ping": {"server/discover"}} {
+		t.Run(name, func(t *testing.T) {
+			s := oauthtest.New(t, oauthtest.Variations{NoGet: true, Metadata: "/here", Public: public, Wants: "read write"})
+			other, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+			s.Move(other)
+			if _, err := p.login(s, nil).LogIn(t.Context(), false); err != nil {
+				t.Fatal(err)
+			}
+			p.want("visits to the right authorization server", other.Count("authorize"), 1)
+			if got := other.Asked().Get("scope"); got != "read write" {
+				t.Errorf("asked for %q", got)
+			}
+		})
+	}
+}
+
 // The client id, in the order of the specification, and how a secret is sent.
 func TestClients(t *testing.T) {
 	const document = "https://client.example.com/mcp-proxy.json"

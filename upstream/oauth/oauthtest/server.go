@@ -52,7 +52,7 @@ func (s *Site) allowed(w http.ResponseWriter, r *http.Request, method string) bo
 	}
 	s.carried = append(s.carried, carried)
 	s.mu.Unlock()
-	if slices.Contains(v.Public, method) {
+	if slices.Contains(v.Public, method) || v.NoGet && r.Method == http.MethodGet {
 		return true
 	}
 	scope, ok := issuer.granted(strings.TrimPrefix(carried, "Bearer "))
@@ -64,6 +64,9 @@ func (s *Site) allowed(w http.ResponseWriter, r *http.Request, method string) bo
 	challenge, status := "Bearer", http.StatusUnauthorized
 	if !v.Silent {
 		challenge += fmt.Sprintf(` resource_metadata="%s%s"`, s.URL, cmp.Or(v.Metadata, "/.well-known/oauth-protected-resource/mcp"))
+	}
+	if !ok && v.Wants != "" {
+		challenge += fmt.Sprintf(`, scope="%s"`, v.Wants)
 	}
 	if ok {
 		status = http.StatusForbidden

@@ -19,6 +19,8 @@ const Marked = "s3cr3t"
 // Variations are the behaviour of a Site. The zero value is correct.
 type Variations struct {
 	Silent     bool              // challenges have no parameters
+	NoGet      bool              // the server takes no GET, with or without a token
+	Wants      string            // scope of its challenges to requests without a token
 	Metadata   string            // path of the server's metadata; "" is the path-inserted one, "-" is none
 	Resource   string            // in that metadata; "" is right
 	Openid     bool              // the issuer's metadata are those of OpenID
