@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"golang.org/x/oauth2"
 )
@@ -68,6 +69,10 @@ func (l *Login) LogIn(ctx context.Context, byDevice bool) (kept string, err erro
 	return l.config.Store.place(l.key), err
 }
 
+// challengeTimeout bounds the probes together, and half of it each: some servers hold the header of a GET until they
+// have something to say.
+const challengeTimeout = 10 * time.Second
+
 // A probe is a request for the sake of a challenge.
 type probe struct {
 	method, body string
@@ -89,6 +94,8 @@ var probes = []probe{
 
 // challenge returns the server's challenge to a request without a token.
 func (l *Login) challenge(ctx context.Context) challenge {
+	ctx, cancel := context.WithTimeout(ctx, challengeTimeout)
+	defer cancel()
 	for _, p := range probes {
 		c := l.probe(ctx, p)
 		if c.Metadata != "" || c.Scopes != nil {
@@ -99,6 +106,8 @@ func (l *Login) challenge(ctx context.Context) challenge {
 }
 
 func (l *Login) probe(ctx context.Context, p probe) challenge {
+	ctx, cancel := context.WithTimeout(ctx, challengeTimeout/2)
+	defer cancel()
 	u, err := serverURL(l.config.Server)
 	if err != nil {
 		return challenge{}

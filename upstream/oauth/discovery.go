@@ -240,6 +240,9 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// errSlow means that a document did not come within fetchTimeout.
+var errSlow = fmt.Errorf("it did not come within %d s", int(fetchTimeout.Seconds()))
+
 // errAbsent means that a document does not exist, so that the next URL is tried.
 var errAbsent = errors.New("not found")
 
@@ -248,6 +251,8 @@ func get(ctx context.Context, hc *http.Client, server *url.URL, at string, into 
 	if err := safe(server, at); err != nil {
 		return fmt.Errorf("its URL %w", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, errSlow)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return errors.New("its URL is invalid")
@@ -262,7 +267,7 @@ func get(ctx context.Context, hc *http.Client, server *url.URL, at string, into 
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return withoutURL(err)
+		return missed(ctx, err)
 	}
 	defer resp.Body.Close()
 	switch {
@@ -278,13 +283,21 @@ func get(ctx context.Context, hc *http.Client, server *url.URL, at string, into 
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxMetadata+1))
 	switch {
 	case err != nil:
-		return withoutURL(err)
+		return missed(ctx, err)
 	case len(text) > maxMetadata:
 		return fmt.Errorf("more than %d bytes", maxMetadata)
 	case json.Unmarshal(text, into) != nil: // its error may quote the text
 		return errors.New("invalid JSON")
 	}
 	return nil
+}
+
+// missed returns why a document did not come.
+func missed(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errSlow) {
+		return errSlow
+	}
+	return withoutURL(err)
 }
 
 // withoutURL returns an error of net/http without the URL, which may contain secrets.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/zalando/go-keyring"
@@ -263,6 +264,54 @@ func TestLogInWithoutGet(t *testing.T) {
 			if got := other.Asked().Get("scope"); got != "read write" {
 				t.Errorf("asked for %q", got)
 			}
+		})
+	}
+}
+
+// An answer is an http.RoundTripper. It returns nil for an answer that never comes.
+type answer func(*http.Request) *http.Response
+
+func (f answer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if resp := f(r); resp != nil {
+		resp.Request, resp.Body = r, http.NoBody
+		return resp, nil
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// A server that holds the header of a GET, or metadata, does not hold up a login until the time of the person is over.
+func TestSlowServers(t *testing.T) {
+	metadata := "metadata of the server: it did not come within 20 s"
+	for name, tt := range map[string]struct {
+		challenged string // the method of the only request with an answer; "" for none
+		took       time.Duration
+	}{
+		"the header of a GET": {http.MethodPost, 5*time.Second + fetchTimeout},
+		"everything":          {"", 10*time.Second + fetchTimeout},
+		"metadata":            {http.MethodGet, fetchTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				named := ""
+				rt := answer(func(r *http.Request) *http.Response {
+					if r.Method == tt.challenged && r.URL.Path == "/mcp" {
+						return &http.Response{StatusCode: 401, Header: http.Header{"Www-Authenticate": {`Bearer resource_metadata="https://example.com/here"`}}}
+					}
+					named = r.URL.Path
+					return nil
+				})
+				l := NewLogin(LoginConfig{Server: "https://example.com/mcp", Store: &Store{Dir: t.TempDir()}, Client: &http.Client{Transport: rt}})
+				defer l.Close()
+				began := time.Now()
+				_, err := l.LogIn(t.Context(), false)
+				if took := time.Since(began); err == nil || err.Error() != metadata || took != tt.took {
+					t.Errorf("got %v after %v", err, took)
+				}
+				if want := tt.challenged != ""; (named == "/here") != want {
+					t.Errorf("asked for %s at the end", named)
+				}
+			})
 		})
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	fetchTimeout    = 20 * time.Second // bounds a fetch of a token, discovery included
+	fetchTimeout    = 20 * time.Second // bounds a fetch of a token, discovery included, and of each document for a login
 	defaultLifetime = 5 * time.Minute  // of a token of unknown lifetime (RFC 6749, 5.1)
 	minLifetime     = time.Second
 	maxLifetime     = 24 * time.Hour
