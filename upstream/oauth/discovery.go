@@ -131,23 +131,44 @@ func resource(ctx context.Context, hc *http.Client, server *url.URL, named strin
 	if named != "" {
 		places = []string{named}
 	}
-	for _, at := range slices.Compact(places) {
-		var found place
-		err := get(ctx, hc, server, at, &found)
-		switch {
-		case errors.Is(err, errAbsent):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("metadata of the server: %w", err)
-		case !covers(found.Resource, server):
-			return nil, fmt.Errorf("metadata of the server: it describes another resource, %q", found.Resource)
+	found, err := first(ctx, hc, server, places, func(p *place) error {
+		if !covers(p.Resource, server) {
+			return fmt.Errorf("it describes another resource, %q", p.Resource)
 		}
-		return &found, nil
+		return nil
+	})
+	switch {
+	case errors.Is(err, errAbsent) && named == "":
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("metadata of the server: %w", err)
 	}
-	if named != "" {
-		return nil, fmt.Errorf("metadata of the server: %w", errAbsent)
+	return found, nil
+}
+
+// first returns the first usable document at some places. If there is none, the error is that of the first document
+// that exists, else errAbsent. Where one does not come in time it waits for no other.
+func first[T any](
+	ctx context.Context, hc *http.Client, server *url.URL, places []string, usable func(*T) error,
+) (*T, error) {
+	failed := errAbsent
+	for _, at := range slices.Compact(places) {
+		found := new(T)
+		err := get(ctx, hc, server, at, found)
+		if err == nil {
+			err = usable(found)
+		}
+		if err == nil {
+			return found, nil
+		}
+		if errors.Is(failed, errAbsent) {
+			failed = err
+		}
+		if errors.Is(err, errSlow) || ctx.Err() != nil {
+			break
+		}
 	}
-	return nil, nil
+	return nil, failed
 }
 
 // covers reports whether a resource is the server, or one that the server is part of (RFC 9728, 3.3). We never ask
@@ -178,21 +199,19 @@ func authServerOf(ctx context.Context, hc *http.Client, server *url.URL, issuer 
 		root + "/.well-known/openid-configuration" + path,
 		root + path + "/.well-known/openid-configuration",
 	}
-	for _, at := range slices.Compact(places) {
-		var found authServer
-		err := get(ctx, hc, server, at, &found)
-		switch {
-		case errors.Is(err, errAbsent):
-			continue
-		case err != nil:
-			return nil, fmt.Errorf("metadata of the authorization server: %w", err)
-		case strings.TrimSuffix(found.Issuer, "/") != strings.TrimSuffix(issuer, "/"): // RFC 8414, 3.3
-			return nil, fmt.Errorf("metadata of the authorization server: it describes another issuer, %q", found.Issuer)
+	found, err := first(ctx, hc, server, places, func(s *authServer) error {
+		if strings.TrimSuffix(s.Issuer, "/") != strings.TrimSuffix(issuer, "/") { // RFC 8414, 3.3
+			return fmt.Errorf("it describes another issuer, %q", s.Issuer)
 		}
-		return &found, found.check(server)
-	}
-	if !old {
-		return nil, fmt.Errorf("metadata of the authorization server %s: %w", root, errAbsent)
+		return s.check(server)
+	})
+	switch {
+	case err == nil:
+		return found, nil
+	case !errors.Is(err, errAbsent):
+		return nil, fmt.Errorf("metadata of the authorization server: %w", err)
+	case !old:
+		return nil, fmt.Errorf("metadata of the authorization server %s: %w", root, err)
 	}
 	return &authServer{
 		Issuer: root, AuthorizationEndpoint: root + "/authorize", TokenEndpoint: root + "/token",
@@ -209,11 +228,11 @@ func (s *authServer) check(server *url.URL) error {
 			continue
 		}
 		if err := safe(server, endpoint); err != nil {
-			return fmt.Errorf("metadata of the authorization server: an endpoint %w", err)
+			return fmt.Errorf("an endpoint %w", err)
 		}
 	}
 	if s.TokenEndpoint == "" {
-		return errors.New("metadata of the authorization server: no token endpoint")
+		return errors.New("no token endpoint")
 	}
 	return nil
 }

@@ -24,6 +24,10 @@ func newSite(t *testing.T, docs map[string]string) *site {
 		switch {
 		case !ok:
 			http.NotFound(w, r)
+		case doc == "500":
+			w.WriteHeader(http.StatusInternalServerError)
+		case strings.HasPrefix(doc, "OK"):
+			fmt.Fprint(w, doc) // as text/plain
 		case strings.HasPrefix(doc, "http"):
 			http.Redirect(w, r, doc, http.StatusFound)
 		default:
@@ -74,6 +78,19 @@ func TestFind(t *testing.T) {
 		{name: "another resource", docs: map[string]string{prm: `{"resource":"%s/mc","authorization_servers":["%s"]}`, as: issuerDoc}, err: "another resource"},
 		{name: "another host", docs: map[string]string{prm: `{"resource":"https://other.invalid/mcp","authorization_servers":["%s"]}`, as: issuerDoc}, err: "another resource"},
 		{name: "another issuer", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"https://other.invalid","token_endpoint":"%s/t"}`}, err: "another issuer"},
+		{name: "another resource first", docs: map[string]string{prm + "/mcp": `{"resource":"%s/mc","authorization_servers":["%s"]}`, prm: resourceDoc, as: issuerDoc}, resource: "%s/mcp", issuer: "%s"},
+		{name: "text first", docs: map[string]string{prm + "/mcp": "OK", prm: resourceDoc, as: issuerDoc}, resource: "%s/mcp", issuer: "%s"},
+		{name: "another issuer first", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"https://other.invalid","token_endpoint":"%s/t"}`, oidc: issuerDoc}, resource: "%s/mcp", issuer: "%s"},
+		{name: "an error first", docs: map[string]string{prm: resourceDoc, as: "500", oidc: issuerDoc}, resource: "%s/mcp", issuer: "%s"},
+		{name: "an unusable issuer first", docs: map[string]string{prm: resourceDoc, as: `{"issuer":"%s"}`, oidc: issuerDoc}, resource: "%s/mcp", issuer: "%s"},
+		{
+			name: "issuer with a path, after one of another", resource: "%s/mcp", issuer: "%s/tenant",
+			docs: map[string]string{
+				prm: `{"resource":"%s/mcp","authorization_servers":["%s/tenant"]}`, as + "/tenant": issuerDoc, "/tenant" + oidc: `{"issuer":"%s/tenant","token_endpoint":"%s/t"}`,
+			},
+		},
+		{name: "an error and nothing else", docs: map[string]string{prm: "500", as: issuerDoc}, err: "metadata of the server: HTTP 500"},
+		{name: "two errors", docs: map[string]string{prm: resourceDoc, as: "500", oidc: "OK"}, err: "metadata of the authorization server: HTTP 500"},
 		{name: "no issuer", docs: map[string]string{prm: `{"resource":"%s/mcp"}`, as: issuerDoc}, err: "names no authorization server"},
 		{name: "issuer without metadata", docs: map[string]string{prm: resourceDoc}, err: "not found"},
 		{name: "issuer that can be overheard", docs: map[string]string{prm: `{"resource":"%s/mcp","authorization_servers":["http://as.invalid"]}`}, err: "not encrypted"},
