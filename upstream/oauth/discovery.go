@@ -146,6 +146,12 @@ func resource(ctx context.Context, hc *http.Client, server *url.URL, named strin
 	return found, nil
 }
 
+// hostOf returns the host and port of a URL, without the default port of the scheme (RFC 3986, 6.2.3).
+func hostOf(u *url.URL) string {
+	port := map[string]string{"http": ":80", "https": ":443"}[u.Scheme]
+	return strings.TrimSuffix(u.Host, port)
+}
+
 // first returns the first usable document at some places. If there is none, the error is that of the first document
 // that exists, else errAbsent. Where one does not come in time it waits for no other.
 func first[T any](
@@ -175,7 +181,7 @@ func first[T any](
 // for tokens for anything else.
 func covers(resource string, server *url.URL) bool {
 	r, err := serverURL(resource)
-	if err != nil || r.Scheme != server.Scheme || r.Host != server.Host {
+	if err != nil || r.Scheme != server.Scheme || hostOf(r) != hostOf(server) {
 		return false
 	}
 	if r.RawQuery != "" && r.RawQuery != server.RawQuery {
@@ -248,7 +254,7 @@ func safe(server *url.URL, text string) error {
 		return nil
 	case u.Scheme != "http":
 		return fmt.Errorf("has the scheme %q", u.Scheme)
-	case u.Host == server.Host && server.Scheme == "http", isLoopback(u.Hostname()) && isLoopback(server.Hostname()):
+	case hostOf(u) == hostOf(server) && server.Scheme == "http", isLoopback(u.Hostname()) && isLoopback(server.Hostname()):
 		return nil
 	}
 	return fmt.Errorf("at %s is not encrypted", u.Host)

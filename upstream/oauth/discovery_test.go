@@ -127,6 +127,30 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Hosts are compared without default ports.
+func TestCovers(t *testing.T) {
+	for _, tt := range []struct {
+		resource, server string
+		want             bool
+	}{
+		{"https://example.com/mcp", "https://example.com:443/mcp", true},
+		{"https://example.com:443/mcp", "https://example.com/mcp", true},
+		{"http://example.com:80", "http://example.com/mcp", true},
+		{"https://[::1]/mcp", "https://[::1]:443/mcp", true},
+		{"https://example.com/mcp", "https://example.com:80/mcp", false},
+		{"https://example.com:8443/mcp", "https://example.com/mcp", false},
+		{"http://example.com/mcp", "https://example.com:443/mcp", false},
+	} {
+		server, err := serverURL(tt.server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := covers(tt.resource, server); got != tt.want {
+			t.Errorf("%s covers %s: %t", tt.resource, tt.server, got)
+		}
+	}
+}
+
 // A remote server cannot make us send requests to this machine.
 func TestFindAsksNothingHereForOthers(t *testing.T) {
 	s := newSite(t, map[string]string{"/": resourceDoc})
