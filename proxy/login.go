@@ -123,7 +123,7 @@ type LoginOptions struct {
 	Device    bool     // by a code, in a browser on another device
 	NoBrowser bool     // do not open a browser
 	Scopes    []string // instead of the configured ones; nil for those
-	ClientID  string   // used if none is configured
+	ClientID  string   // used if none is configured, and kept with the login
 
 	Show func(LoginPrompt) // shows the prompt; not nil for Login
 }
@@ -165,12 +165,9 @@ func loginOf(cfg *config.Config, name string, o LoginOptions) (*oauth.Login, err
 		return nil, err
 	}
 	c := configOf(auth.OAuth)
-	c.Server, c.Store, c.Client, c.Show, c.NoBrowser = url, storeOf(cfg), client, o.Show, o.NoBrowser
+	c.Server, c.Store, c.Client, c.Show, c.NoBrowser, c.GivenID = url, storeOf(cfg), client, o.Show, o.NoBrowser, o.ClientID
 	if o.Scopes != nil {
 		c.Scopes = o.Scopes
-	}
-	if c.ClientID == "" {
-		c.ClientID = o.ClientID
 	}
 	return oauth.NewLogin(c), nil
 }

@@ -24,6 +24,7 @@ func newLogin() *cobra.Command {
 			"  mcp-proxy login https://example.com/mcp --device",
 	})
 	cmd.Flags().BoolVar(&o.Device, "device", false, "log in with a browser on another device, by a code, where the server offers that")
+	cmd.Flags().StringVar(&o.ClientID, "client-id", "", "client id that the server knows us by, where none is configured; it is kept with the login; an https URL is that of a client id metadata document")
 	cmd.Flags().BoolVar(&o.NoBrowser, "no-browser", false, "open no browser, print the address to open")
 	cmd.Flags().StringSliceVar(&o.Scopes, "scope", nil, "scopes to ask for, instead of those that are configured or that the server names; may be repeated")
 	return cmd
@@ -36,7 +37,7 @@ func newLogout() *cobra.Command {
 	})
 }
 
-// loginCommand gives a command the argument and the flags that login and logout have in common, and runs f.
+// loginCommand gives a command the argument and the flag that login and logout have in common, and runs f.
 func loginCommand(
 	o *proxy.LoginOptions, f func(ctx context.Context, cfg *config.Config, name, given string, o proxy.LoginOptions) error, cmd *cobra.Command,
 ) *cobra.Command {
@@ -52,7 +53,6 @@ func loginCommand(
 		return f(ctx, cfg, name, args[0], *o)
 	}
 	addConfigFlag(cmd, &file)
-	cmd.Flags().StringVar(&o.ClientID, "client-id", "", "client id that the server knows us by, where none is configured; an https URL is that of a client id metadata document")
 	return cmd
 }
 

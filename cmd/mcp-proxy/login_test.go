@@ -272,6 +272,17 @@ func TestServeNeedsALogin(t *testing.T) {
 	}
 }
 
+// Other commands use a login as a client that was given on the command line.
+func TestLoginAsAGivenClient(t *testing.T) {
+	t.Parallel()
+	h := newHome(t, oauthtest.Variations{Closed: true})
+	h.site.Know("me", "")
+	h.agree()
+	h.run(exitOK, "login", h.site.Endpoint(), "--client-id", "me")
+	h.run(exitOK, "call", "add", h.site.Endpoint())
+	h.run(exitOK, "logout", h.site.Endpoint())
+}
+
 // login fails if a signal interrupts it, or if the user denies it.
 func TestLoginIsInterrupted(t *testing.T) {
 	h := newHome(t, oauthtest.Variations{})

@@ -177,28 +177,33 @@ func (l *Login) host() string {
 	return ""
 }
 
-// client returns our identity at an authorization server: configured, registered before, or newly registered, in the
-// order of 2025-11-25 basic/authorization, "Client Registration Approaches".
+// client returns our identity at an authorization server: chosen by a person, registered before, or newly registered,
+// in the order of 2025-11-25 basic/authorization, "Client Registration Approaches".
 func (l *Login) client(ctx context.Context, a attempt, back string) (*client, error) {
-	s, id := &a.place.Server, l.config.ClientID
-	document := strings.HasPrefix(id, "https://") && l.config.ClientSecretFile == ""
+	s := &a.place.Server
 	r, err := l.config.Store.load(l.key)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case id == "", document && !s.ClientMetadataDocument && s.RegistrationEndpoint != "":
+	}
+	c, err := l.chosen(s, r)
+	if err != nil {
+		return nil, err
+	}
+	document := c != nil && c.Secret == "" && strings.HasPrefix(c.ID, "https://")
+	switch {
+	case c == nil, document && !s.ClientMetadataDocument && s.RegistrationEndpoint != "":
 	case r.Issuer != "" && r.Issuer != s.Issuer && !document:
 		// 2026-07-28 basic/authorization, "Authorization Server Binding": only the person knows whether the client is known
 		// there, and the secret may be for nobody else.
 		return nil, fmt.Errorf("the server names another authorization server than before, %q: if that is right, "+
 			"log out first (mcp-proxy logout)", s.Issuer)
 	default:
-		return l.configured(s)
+		return c, nil
 	}
 	if r.of(a.place) && r.Client.good(back) && r.Failed == nil { // after a failure it may be unknown there: register again
 		return r.Client, nil
 	}
-	c, err := register(ctx, l.config.Client, s, redirectURIs(portsOf(l.key)), a.scopes)
+	c, err = register(ctx, l.config.Client, s, redirectURIs(portsOf(l.key)), a.scopes)
 	if l.config.Implicit && notOAuth(err, a.challenge) {
 		return nil, errNoIssuer
 	}
@@ -217,6 +222,20 @@ func (l *Login) client(ctx context.Context, a attempt, back string) (*client, er
 func notOAuth(err error, c challenge) bool {
 	r, ok := errors.AsType[*refusal](err)
 	return ok && (r.status == http.StatusNotFound || c.Metadata == "" && r.status/100 == 4 && r.code == "")
+}
+
+// chosen returns the client that a person has chosen: in the configuration, for this login, or for the one in the
+// record; nil for none.
+func (l *Login) chosen(s *authServer, r *record) (*client, error) {
+	switch {
+	case l.config.ClientID != "":
+		return l.configured(s)
+	case l.config.GivenID != "":
+		return &client{ID: l.config.GivenID, Method: methodNone, Given: true}, nil
+	case r.Client != nil && r.Client.Given:
+		return r.Client, nil
+	}
+	return nil, nil
 }
 
 // configured returns the configured client.
@@ -238,7 +257,7 @@ func (l *Login) granted(ctx context.Context, a attempt, c *client, t *oauth2.Tok
 	return n, l.config.Store.update(ctx, l.key, func(r *record) error {
 		r.adopt(a.place)
 		r.Client, r.Token, r.Failed = nil, n, nil
-		if !c.Made.IsZero() { // a configured client stays in the configuration
+		if !c.Made.IsZero() || c.Given { // a configured client stays in the configuration
 			r.Client = c
 		}
 		return nil

@@ -24,7 +24,8 @@ type client struct {
 	Secret  string    `json:"secret,omitempty"`
 	Method  string    `json:"method,omitempty"`  // how the secret is sent: client_secret_basic or client_secret_post
 	Expires time.Time `json:"expires,omitzero"`  // of the secret; zero: never
-	Made    time.Time `json:"made,omitzero"`     // time of the registration; zero: the client was configured
+	Made    time.Time `json:"made,omitzero"`     // time of the registration; zero: a person has chosen the client
+	Given   bool      `json:"given,omitempty"`   // a person has chosen it for a login, not in the configuration
 	Returns []string  `json:"returns,omitempty"` // the registered redirect URIs
 }
 

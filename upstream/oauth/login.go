@@ -45,6 +45,7 @@ type LoginConfig struct {
 	Server           string   // URL of the MCP server
 	ClientID         string   // an https URL is that of a client id metadata document; "": we register
 	ClientSecretFile string   // "" for none
+	GivenID          string   // as ClientID, where that is empty; later logins and processes use it without being told
 	Scopes           []string // to ask for; nil: those that the server names
 	Store            *Store
 	Client           *http.Client // for metadata and authorization servers

@@ -728,6 +728,50 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
+// A client id that is given for a login stays with it: a service uses the login, and so does the next prompt, even after
+// the authorization server has refused the client. Another authorization server does not get it.
+func TestGivenClient(t *testing.T) {
+	s, other, p := oauthtest.New(t, oauthtest.Variations{}), oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	s.Know("me", "")
+	other.Know("me", "")
+	given := p.login(s, func(c *LoginConfig) { c.GivenID = "me" })
+	if _, err := given.LogIn(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	l := p.login(s, nil)
+	p.ok(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools)
+	p.ok(l, listTools)
+	s.Revoke(false)
+	p.ok(l, listTools)
+	p.want("refreshes", s.Count("refresh"), 1)
+	s.OnToken(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.PostForm.Get("grant_type") != "refresh_token" {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"error":"invalid_client"}`)
+		return true
+	})
+	s.Revoke(false)
+	next := p.login(s, nil)
+	p.ok(next, listTools)
+	p.want("prompts", p.prompts(), 2)
+	if got := s.Asked().Get("client_id"); got != "me" {
+		t.Errorf("asked as %q", got)
+	}
+	p.want("registrations", s.Count("register"), 0)
+	s.Move(other)
+	p.fails(next, listTools, "names another authorization server than before")
+	p.want("visits to the other", other.Count("authorize"), 0)
+	if _, _, err := next.LogOut(t.Context()); err != ErrNoLogin { // the refresh has ended it
+		t.Errorf("got %v", err)
+	}
+	if _, err := next.LogIn(t.Context(), false); err != nil || other.Asked().Get("client_id") == "me" {
+		t.Errorf("after a logout: %v, asked as %q", err, other.Asked().Get("client_id"))
+	}
+}
+
 func TestScopesFor(t *testing.T) {
 	offline := []string{"offline_access"}
 	for _, tt := range []struct {

@@ -94,7 +94,7 @@ func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 	lostClient := r.Client != nil && refusedWith(err, "invalid_client", "unauthorized_client")
 	switch {
 	case lostClient, refusedWith(err, "invalid_grant"): // a configured client may get another secret
-		if lostClient {
+		if lostClient && !r.Client.Given {
 			r.Client = nil // the next login registers again
 		}
 		l.config.Log.Warn("a login has ended: the authorization server does not refresh it", "err", err)
