@@ -122,7 +122,7 @@ func (e *LoginError) Error() string { return e.text }
 type LoginOptions struct {
 	Device    bool     // by a code, in a browser on another device
 	NoBrowser bool     // do not open a browser
-	Scopes    []string // instead of the configured ones; nil for those
+	Scopes    []string // instead of the configured ones and those granted before; nil for both
 	ClientID  string   // used if none is configured, and kept with the login
 
 	Show func(LoginPrompt) // shows the prompt; not nil for Login
@@ -167,7 +167,7 @@ func loginOf(cfg *config.Config, name string, o LoginOptions) (*oauth.Login, err
 	c := configOf(auth.OAuth)
 	c.Server, c.Store, c.Client, c.Show, c.NoBrowser, c.GivenID = url, storeOf(cfg), client, o.Show, o.NoBrowser, o.ClientID
 	if o.Scopes != nil {
-		c.Scopes = o.Scopes
+		c.Scopes, c.OnlyScopes = o.Scopes, true
 	}
 	return oauth.NewLogin(c), nil
 }

@@ -26,7 +26,7 @@ func newLogin() *cobra.Command {
 	cmd.Flags().BoolVar(&o.Device, "device", false, "log in with a browser on another device, by a code, where the server offers that")
 	cmd.Flags().StringVar(&o.ClientID, "client-id", "", "client id that the server knows us by, where none is configured; it is kept with the login; an https URL is that of a client id metadata document")
 	cmd.Flags().BoolVar(&o.NoBrowser, "no-browser", false, "open no browser, print the address to open")
-	cmd.Flags().StringSliceVar(&o.Scopes, "scope", nil, "scopes to ask for, instead of those that are configured or that the server names; may be repeated")
+	cmd.Flags().StringSliceVar(&o.Scopes, "scope", nil, "scopes to ask for, instead of those that are configured, that the server names or that were granted before; may be repeated")
 	return cmd
 }
 

@@ -110,6 +110,9 @@ func (l *Login) settled(a attempt, began time.Time) (*token, error) {
 func (l *Login) setBack(why error) {
 	err := l.config.Store.update(l.ctx, l.key, func(r *record) error {
 		r.Failed = &setback{time.Now(), why.Error()}
+		if refusedWith(why, "invalid_scope") { // one may be gone: do not ask again
+			r.Scopes = nil
+		}
 		return nil
 	})
 	if err != nil {
@@ -159,11 +162,10 @@ func checkAnswer(answer url.Values, s *authServer) error {
 	case iss != "" && iss != s.Issuer, iss == "" && s.SendsIssuer:
 		return errors.New("the answer comes from another authorization server (RFC 9207)")
 	case answer.Has("error"):
-		code := errorCode(answer.Get("error"))
-		if code == "" {
-			code = "an error"
+		if code := errorCode(answer.Get("error")); code != "" {
+			return &refusal{code: code}
 		}
-		return fmt.Errorf("the authorization server answered %s", code)
+		return errors.New("the authorization server answered an error")
 	case answer.Get("code") == "":
 		return errors.New("the authorization server answered without a code")
 	}
@@ -256,7 +258,7 @@ func (l *Login) granted(ctx context.Context, a attempt, c *client, t *oauth2.Tok
 	n := newToken(t, a.scopes, nil)
 	return n, l.config.Store.update(ctx, l.key, func(r *record) error {
 		r.adopt(a.place)
-		r.Client, r.Token, r.Failed = nil, n, nil
+		r.Client, r.Token, r.Scopes, r.Failed = nil, n, nil, nil
 		if !c.Made.IsZero() || c.Given { // a configured client stays in the configuration
 			r.Client = c
 		}

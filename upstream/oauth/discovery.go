@@ -32,9 +32,9 @@ func union(lists ...[]string) (all []string) {
 
 // scopesFor returns the scopes to ask for: the configured ones, else those of the server's challenge, else those of
 // the resource; nil leaves the choice to the authorization server (2025-11-25 basic/authorization, "Scope Selection
-// Strategy"). It adds offline_access, for a refresh token, where the authorization server has this scope (2026-07-28,
-// "Refresh Tokens").
-func scopesFor(configured []string, c challenge, p *place) []string {
+// Strategy"). It adds those that were granted before, and offline_access, for a refresh token, where the authorization
+// server has this scope (2026-07-28, "Refresh Tokens").
+func scopesFor(configured []string, c challenge, p *place, before []string) []string {
 	scopes := configured
 	if len(scopes) == 0 {
 		scopes = c.Scopes
@@ -42,6 +42,7 @@ func scopesFor(configured []string, c challenge, p *place) []string {
 	if len(scopes) == 0 {
 		scopes = p.Scopes
 	}
+	scopes = union(scopes, before)
 	if len(scopes) > 0 && slices.Contains(p.Server.Scopes, "offline_access") {
 		scopes = union(scopes, []string{"offline_access"})
 	}

@@ -47,6 +47,7 @@ type LoginConfig struct {
 	ClientSecretFile string   // "" for none
 	GivenID          string   // as ClientID, where that is empty; later logins and processes use it without being told
 	Scopes           []string // to ask for; nil: those that the server names
+	OnlyScopes       bool     // do not ask for scopes that were granted before, too
 	Store            *Store
 	Client           *http.Client // for metadata and authorization servers
 
@@ -358,7 +359,11 @@ func (l *Login) prepare(ctx context.Context, a *attempt) (err error) {
 	if old == nil || !r.of(a.place) {
 		old = &token{}
 	}
-	a.scopes = scopesFor(l.config.Scopes, a.challenge, a.place)
+	var before []string
+	if r.of(a.place) && !l.config.OnlyScopes {
+		before = r.granted()
+	}
+	a.scopes = scopesFor(l.config.Scopes, a.challenge, a.place, before)
 	switch {
 	case a.more:
 		a.scopes = union(old.Asked, old.Scopes, a.scopes, a.challenge.Scopes)

@@ -772,20 +772,51 @@ func TestGivenClient(t *testing.T) {
 	}
 }
 
+// A login asks for the scopes of the one before, also when that has ended, unless it says what to ask for.
+func TestScopesOfTheLastLogin(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Scopes: []string{"base"}}), newPerson(t)
+	logIn := func(want string, scopes ...string) {
+		t.Helper()
+		l := p.login(s, func(c *LoginConfig) { c.Scopes, c.OnlyScopes = scopes, scopes != nil })
+		if _, err := l.LogIn(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Asked().Get("scope"); got != want {
+			t.Errorf("asked for %q, want %q", got, want)
+		}
+	}
+	logIn("base")
+	logIn("base more", "base", "more")
+	logIn("base more")
+	s.Revoke(true)
+	p.fails(p.login(s, func(c *LoginConfig) { c.Show = nil }), listTools, "needs a login")
+	p.want("refreshes", s.Count("refresh"), 1)
+	logIn("base more")
+	logIn("base", "base")
+	logIn("base")
+	logIn("base gone", "base", "gone")
+	s.Vary(func(v *oauthtest.Variations) { v.Lacks = "gone" })
+	s.Revoke(true)
+	p.fails(p.login(s, nil), listTools, "invalid_scope")
+	logIn("base")
+}
+
 func TestScopesFor(t *testing.T) {
 	offline := []string{"offline_access"}
 	for _, tt := range []struct {
-		configured, challenge, resource, issuer []string
-		want                                    string
+		configured, challenge, resource, issuer, before []string
+		want                                            string
 	}{
-		{nil, nil, nil, nil, ""},
-		{nil, nil, nil, offline, ""},
-		{nil, nil, []string{"a", "b"}, nil, "a b"},
-		{nil, []string{"c"}, []string{"a", "b"}, offline, "c offline_access"},
-		{[]string{"d"}, []string{"c"}, []string{"a"}, nil, "d"},
-		{[]string{"offline_access"}, nil, nil, offline, "offline_access"},
+		{nil, nil, nil, nil, nil, ""},
+		{nil, nil, nil, offline, nil, ""},
+		{nil, nil, nil, offline, []string{"e"}, "e offline_access"},
+		{nil, nil, []string{"a", "b"}, nil, nil, "a b"},
+		{nil, []string{"c"}, []string{"a", "b"}, offline, nil, "c offline_access"},
+		{[]string{"d"}, []string{"c"}, []string{"a"}, nil, nil, "d"},
+		{[]string{"d"}, []string{"c"}, []string{"a"}, nil, []string{"d", "e"}, "d e"},
+		{[]string{"offline_access"}, nil, nil, offline, nil, "offline_access"},
 	} {
-		got := scopesFor(tt.configured, challenge{Scopes: tt.challenge}, &place{Scopes: tt.resource, Server: authServer{Scopes: tt.issuer}})
+		got := scopesFor(tt.configured, challenge{Scopes: tt.challenge}, &place{Scopes: tt.resource, Server: authServer{Scopes: tt.issuer}}, tt.before)
 		if strings.Join(got, " ") != tt.want {
 			t.Errorf("%v: got %v", tt, got)
 		}

@@ -98,7 +98,7 @@ func (l *Login) exchangeRefresh(ctx context.Context, r *record) error {
 			r.Client = nil // the next login registers again
 		}
 		l.config.Log.Warn("a login has ended: the authorization server does not refresh it", "err", err)
-		r.Token = nil
+		r.Token, r.Scopes = nil, r.Token.Scopes
 		return errOver
 	case err != nil:
 		return err

@@ -95,6 +95,7 @@ type record struct {
 	Resource string      `json:"resource,omitempty"`
 	Client   *client     `json:"client,omitempty"`
 	Token    *token      `json:"token,omitempty"`
+	Scopes   []string    `json:"scopes,omitempty"` // of the last token, if it has ended: the next login asks for them
 	Failed   *setback    `json:"failed,omitempty"` // nil: the last login succeeded
 	Changed  time.Time   `json:"changed,omitzero"`
 	saved    time.Time   // Changed, of the record in the store
@@ -131,8 +132,16 @@ func (r *record) of(p *place) bool { return r.Issuer == p.Server.Issuer && r.Res
 // adopt makes the record one of a place. It drops what belongs to another.
 func (r *record) adopt(p *place) {
 	if !r.of(p) {
-		r.Issuer, r.Resource, r.Client, r.Token = p.Server.Issuer, p.Resource, nil, nil
+		r.Issuer, r.Resource, r.Client, r.Token, r.Scopes = p.Server.Issuer, p.Resource, nil, nil, nil
 	}
+}
+
+// granted returns the scopes of the token, or of the last one.
+func (r *record) granted() []string {
+	if r.Token != nil {
+		return r.Token.Scopes
+	}
+	return r.Scopes
 }
 
 // A token is an access token, and what belongs to it.

@@ -98,10 +98,13 @@ func (s *Site) authorize(w http.ResponseWriter, r *http.Request) {
 	default:
 		back.Set("iss", s.v.Sends)
 	}
-	if s.v.Deny {
+	switch {
+	case s.v.Deny:
 		back.Set("error", "access_denied")
 		back.Set("error_description", Marked)
-	} else {
+	case s.v.Lacks != "" && slices.Contains(strings.Fields(q.Get("scope")), s.v.Lacks):
+		back.Set("error", "invalid_scope")
+	default:
 		code := s.secretLocked("code")
 		s.codes[code] = &grant{cmp.Or(s.v.Grants, q.Get("scope")), q.Get("client_id"), q.Get("resource"), q.Get("code_challenge"), q.Get("redirect_uri"), false}
 		back.Set("code", code)

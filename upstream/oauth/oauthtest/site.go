@@ -38,6 +38,7 @@ type Variations struct {
 	Device     bool
 	Life       time.Duration // of tokens; zero: an hour
 	Deny       bool          // the person refuses
+	Lacks      string        // a scope that the issuer refuses
 	Grants     string        // scopes, whatever the request; "": the requested ones
 	Refresh    string        // tokens: "none", or "fixed" ones; "": each is valid once, and a second use ends the grant
 }
