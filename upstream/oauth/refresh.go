@@ -16,7 +16,7 @@ const (
 	// At its end a process gives a refresh closePause to begin, and the answer to a refresh token that was sent
 	// answerTimeout: it may be the only copy of the next one.
 	closePause    = 500 * time.Millisecond
-	answerTimeout = 10 * time.Second
+	answerTimeout = 5 * time.Second
 )
 
 var errStalled = errors.New("the authorization server has just failed to refresh the login")
