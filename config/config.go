@@ -110,7 +110,7 @@ type Traces struct {
 }
 
 // TLS holds the paths of PEM files; empty ones mean the system's roots and no
-// client certificate. Cert needs Key, and Key needs Cert.
+// client certificate. They are read again when they change. Cert needs Key, and Key needs Cert.
 type TLS struct {
 	CA   string `key:"ca" is:"path"`
 	Cert string `key:"cert" is:"path"`
@@ -160,7 +160,7 @@ type Remote struct {
 	URL            string            `key:"url" is:"url" doc:"instead of a command: a remote server, 'http(s)://' or 'ws(s)://'"`
 	Headers        map[string]string `key:"headers" is:"header" keys:"headerName" doc:"for each HTTP request to it"` // names are unique without regard to case
 	HeadersFrom    map[string]string `key:"headersFrom" is:"file" keys:"headerName" doc:"the same with values from files, which are read again when they change. If a file is missing or empty, requests fail"`
-	TLS            TLS               `key:"tls" shown:"the system's" doc:"PEM files: the authority to trust, our certificate and its private key. 'HTTPS_PROXY' and the like are used"`
+	TLS            TLS               `key:"tls" shown:"the system's" doc:"PEM files: the authority to trust, our certificate and its private key; read again when they change. 'HTTPS_PROXY' and the like are used"`
 	Auth           UpstreamAuth      `key:"auth" doc:"only with 'url': [how we authenticate](#how-the-proxy-proves-who-it-is)"`
 	ForwardHeaders []ForwardedHeader `key:"forwardHeaders" is:"headerName" shown:"'[]'" doc:"only with 'url': [headers of the client's request](#headers-of-clients) that it gets, names or maps of the keys below"`
 	MaxConcurrent  int               `key:"maxConcurrent" default:"0" doc:"only with an 'http(s)' 'url': concurrent requests to it, of all clients together. Others wait; '0': no bound"`
@@ -180,7 +180,7 @@ type Link struct {
 	Dial      string        `key:"dial" is:"dialURL" doc:"where its host listens: 'unix:///path', 'tls://' or 'wss://'; on this machine also 'tcp://' or 'ws://'"`
 	Accept    bool          `key:"accept" doc:"its host dials us, at '/link'"` // needs TokenFile
 	TokenFile string        `key:"tokenFile" is:"path" doc:"file with the bearer token that the host must send ('accept'), or that we send ('ws', 'wss'). Each accepted host has its own: a link is to one host, and the newest that dials takes it over. Two hosts with one token take turns, at least 30 s each, and each logs it. Read again when it changes"`
-	TLS       TLS           `key:"tls" doc:"PEM files for 'tls' and 'wss': the authority to trust, our certificate and its private key"`
+	TLS       TLS           `key:"tls" doc:"PEM files for 'tls' and 'wss': the authority to trust, our certificate and its private key; read again when they change"`
 	Auth      UpstreamAuth  `key:"auth" doc:"[how we authenticate](#how-the-proxy-proves-who-it-is), instead of 'tokenFile' ('ws', 'wss' to dial)"`
 	Upstreams []string      `key:"upstreams" is:"glob" min:"1" shown:"any" doc:"globs on what the host may announce: names of upstreams, and prefixes where it sets some. No later link gets such a name, whether this one is up or not: [who has a name](#two-upstreams-with-one-name)"`
 	Required  bool          `key:"required" doc:"[readiness](operations.md) waits until the link is up, and fails while it is down"`

@@ -37,7 +37,8 @@
 //	check.go       finds what would fail later
 //	upstreams.go   turns the configuration into what the parts want
 //	login.go       our own credentials, and logins
-//	web.go         listeners, their server, and TLS, also of links and remote servers
+//	web.go         listeners and their server
+//	tls.go         TLS of clients, links and remote servers, from files that change
 //	shutdown.go    the time of a shutdown
 //	options.go     Options and Hooks, the version, the log of anonymous peers
 //

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -37,7 +38,7 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 	o.setDefaults()
 	o.observe(cfg)
 	warnOfUpstreams(cfg, o.Log)
-	endpoint, err := endpointOf(at)
+	endpoint, err := endpointOf(at, o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -56,17 +57,18 @@ func NewHost(cfg *config.Config, at config.HostLink, o Options) (*Host, error) {
 }
 
 // endpointOf returns the end of the link, and reads its files.
-func endpointOf(at config.HostLink) (link.Endpoint, error) {
+func endpointOf(at config.HostLink, log *slog.Logger) (link.Endpoint, error) {
 	e := link.Endpoint{URL: at.Listen + at.Dial, Token: secretfile.Token(at.TokenFile)}
 	if _, err := secretfile.ReadToken(at.TokenFile); err != nil {
 		return e, config.Problems{{Source: "--token-file", Text: err.Error()}}
 	}
-	read := clientTLS
-	if at.Listen != "" {
-		read = serverTLS
-	}
 	var err error
-	if e.TLS, err = read(at.TLS); err != nil {
+	if at.Listen != "" {
+		e.TLS, err = listenTLS(at.TLS, log)
+	} else {
+		e.TLS, err = clientTLS(at.TLS, at.Dial, log)
+	}
+	if err != nil {
 		return e, config.Problems{{Source: "--tls-ca, --tls-cert, --tls-key", Text: err.Error()}}
 	}
 	return e, nil

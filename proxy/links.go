@@ -101,7 +101,7 @@ func (ls *links) newRemoteLink(c config.Link) (*remoteLink, error) {
 		Lost:      func(event string, err error) { ls.lost(f, true, event, err) },
 	}
 	f.lends = link.Server{Through: &f.client, Heartbeat: f.client.Heartbeat}
-	t, err := clientTLS(c.TLS)
+	t, err := clientTLS(c.TLS, c.Dial, f.log)
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,7 @@ func listening(up bool) ops.Check {
 // newTraces adds hooks that record traces, and returns what records; nil if neither the configuration nor the
 // environment asks for traces. Variables may be meant for other programs: invalid ones are logged only.
 func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
-	env, tls, err := collectorOf(cfg)
+	env, tls, err := collectorOf(cfg, o.Log)
 	if problems, ok := errors.AsType[config.Problems](err); ok {
 		return nil, problems
 	}
@@ -169,7 +169,7 @@ func newTraces(cfg *config.Config, o *Options) (*traces.Traces, error) {
 }
 
 // collectorOf returns the collector of traces: that of the configuration, else that of the environment.
-func collectorOf(cfg *config.Config) (traces.Environment, *tls.Config, error) {
+func collectorOf(cfg *config.Config, log *slog.Logger) (traces.Environment, *tls.Config, error) {
 	env, err := traces.ReadEnvironment(os.Getenv)
 	env.Off = env.Off || cfg.Traces.Off
 	switch {
@@ -180,14 +180,14 @@ func collectorOf(cfg *config.Config) (traces.Environment, *tls.Config, error) {
 	case err != nil || env.Endpoint == "":
 		return env, nil, err
 	}
-	own, err := clientTLS(cfg.Traces.TLS)
+	own, err := clientTLS(cfg.Traces.TLS, env.Endpoint, log)
 	switch {
 	case err != nil:
 		return env, nil, config.Problems{{Source: cfg.File, Key: "traces.tls", Text: err.Error()}}
 	case own != nil:
 		return env, own, nil
 	}
-	theirs, err := clientTLS(config.TLS{CA: env.CA, Cert: env.Cert, Key: env.Key})
+	theirs, err := clientTLS(config.TLS{CA: env.CA, Cert: env.Cert, Key: env.Key}, env.Endpoint, log)
 	if err != nil {
 		err = fmt.Errorf("OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY: %w", err)
 	}

@@ -12,13 +12,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -352,4 +355,194 @@ func TestNoTLSOnASocket(t *testing.T) {
 	}
 	p.Close()
 	<-over
+}
+
+// A strict server serves HTTPS to clients with certificates, of authorities that may change. Each request
+// has a connection of its own.
+type strict struct {
+	*httptest.Server
+	next atomic.Pointer[tls.Config]
+	seen chan string // numbers of clients' certificates
+}
+
+func newStrict(t *testing.T) *strict {
+	s := &strict{seen: make(chan string, 100)}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.seen <- r.TLS.PeerCertificates[0].SerialNumber.String()
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	s.Config.SetKeepAlivesEnabled(false)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.next.Load(), nil }}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// use makes the server show a certificate of by, and ask for those of an authority.
+func (s *strict) use(t *testing.T, by, clients *authority) {
+	t.Helper()
+	own, err := tls.X509KeyPair(by.pair(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(clients.cert)
+	s.next.Store(&tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})
+}
+
+// TestTLSFilesOfUpstreams: certificate, key and authority of an upstream are those that its files have when a
+// connection is made, for HTTP, a WebSocket and a link.
+func TestTLSFilesOfUpstreams(t *testing.T) {
+	theirs, ours, other, dir := newAuthority(t), newAuthority(t), newAuthority(t), t.TempDir()
+	files := config.TLS{CA: filepath.Join(dir, "ca"), Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key")}
+	put(t, files.CA, pemOf("CERTIFICATE", theirs.cert.Raw))
+	var mine string // the number of our certificate
+	issue := func(by *authority) {
+		cert, key := by.pair(t)
+		put(t, files.Cert, cert)
+		put(t, files.Key, key)
+		block, _ := pem.Decode(cert)
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine = c.SerialNumber.String()
+	}
+	issue(ours)
+	s := newStrict(t)
+	s.use(t, theirs, ours)
+	at := strings.TrimPrefix(s.URL, "https")
+	web, ws := config.Upstream{Name: "web", Remote: config.Remote{URL: "https" + at, TLS: files}}, config.Upstream{Name: "ws", Remote: config.Remote{URL: "wss" + at, TLS: files}}
+	far := config.Link{Name: "far", Dial: "wss" + at + "/link", TLS: files, Heartbeat: time.Minute}
+	p := newProxy(t, config.Config{Upstreams: []config.Upstream{web, ws}, Links: []config.Link{far}})
+	defer p.Close()
+
+	want := func(what string, welcome bool) {
+		t.Helper()
+		for _, u := range []config.Upstream{web, ws} {
+			_, err := p.host.remote(u.Name).Probe(t.Context())
+			wantSeen(t, what+", "+u.Name, s.seen, mine, welcome)
+			if end, _ := errors.AsType[*jsonrpc.ClosedError](err); welcome && end.Cause != jsonrpc.HTTPCause(403) || !welcome && end.Cause != jsonrpc.CauseTLS {
+				t.Errorf("%s, %s: %v", what, u.Name, err)
+			}
+		}
+		_, err := p.links.all[0].endpoint.Dial(t.Context())
+		wantSeen(t, what+", link", s.seen, mine, welcome)
+		if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok == welcome {
+			t.Errorf("%s: %v (%v)", what, err, untrusted)
+		}
+	}
+	want("at first", true)
+	issue(ours)
+	want("with a new certificate", true)
+	s.use(t, other, ours)
+	want("with a server of another authority", false)
+	put(t, files.CA, pemOf("CERTIFICATE", other.cert.Raw))
+	want("with that authority", true)
+	put(t, files.CA, []byte("none"))
+	want("with a bad file", true)
+	s.use(t, theirs, ours)
+	want("with a server of the old authority", false)
+}
+
+// wantSeen checks which certificates a server has seen, if any.
+func wantSeen(t *testing.T, what string, seen <-chan string, mine string, welcome bool) {
+	t.Helper()
+	if got := len(seen) > 0; got != welcome {
+		t.Errorf("%s: the server has seen us %v, want %v", what, got, welcome)
+	}
+	for len(seen) > 0 {
+		if got := <-seen; got != mine {
+			t.Errorf("%s: the server has seen %s, want %s", what, got, mine)
+		}
+	}
+}
+
+// TestVerifiedServers: with authorities of our own, certificates of servers are verified as crypto/tls does, also those of an
+// intermediate, and at an IP address, which is not sent as the name of the server.
+func TestVerifiedServers(t *testing.T) {
+	root, other := newAuthority(t), newAuthority(t)
+	between := &authority{}
+	between.cert, between.key = root.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "between"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	leaf := func(by *authority, c x509.Certificate, chain ...*authority) tls.Certificate {
+		c.Subject = pkix.Name{CommonName: "server"}
+		cert, key := by.sign(t, &c)
+		made := tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+		for _, a := range chain {
+			made.Certificate = append(made.Certificate, a.cert.Raw)
+		}
+		return made
+	}
+	loopback, usage := []net.IP{net.IPv4(127, 0, 0, 1)}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	files := config.TLS{CA: put(t, filepath.Join(t.TempDir(), "ca"), pemOf("CERTIFICATE", root.cert.Raw))}
+	for name, tt := range map[string]struct {
+		cert    tls.Certificate
+		host    string
+		trusted bool
+	}{
+		"by IP":              {leaf(root, x509.Certificate{IPAddresses: loopback}), "127.0.0.1", true},
+		"by name":            {leaf(root, x509.Certificate{DNSNames: []string{"localhost"}}), "localhost", true},
+		"by an intermediate": {leaf(between, x509.Certificate{IPAddresses: loopback}, between), "127.0.0.1", true},
+		"another IP":         {leaf(root, x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 2)}}), "127.0.0.1", false},
+		"another name":       {leaf(root, x509.Certificate{DNSNames: []string{"example.com"}}), "localhost", false},
+		"no intermediate":    {leaf(between, x509.Certificate{IPAddresses: loopback}), "127.0.0.1", false},
+		"another authority":  {leaf(other, x509.Certificate{IPAddresses: loopback}), "127.0.0.1", false},
+		"of a client":        {leaf(root, x509.Certificate{IPAddresses: loopback, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), "127.0.0.1", false},
+		"of a server":        {leaf(root, x509.Certificate{IPAddresses: loopback, ExtKeyUsage: usage}), "127.0.0.1", true},
+	} {
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{tt.cert}}
+		s.StartTLS()
+		at := net.JoinHostPort(tt.host, fmt.Sprint(s.Listener.Addr().(*net.TCPAddr).Port))
+		c, err := clientTLS(files, "https://"+at+"/mcp", slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := tls.Dial("tcp4", at, c)
+		if _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); untrusted == tt.trusted || (err == nil) != tt.trusted {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			conn.Close()
+		}
+		s.Close()
+	}
+}
+
+// TestTLSFilesOfHost: a host that listens shows the certificate that its files have.
+func TestTLSFilesOfHost(t *testing.T) {
+	ca, dir := newAuthority(t), t.TempDir()
+	cert, key := ca.pair(t)
+	files := config.TLS{Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key)}
+	h, err := NewHost(&config.Config{}, config.HostLink{Listen: "tls://127.0.0.1:0", TLS: files}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := h.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan error, 1)
+	go func() { over <- h.Serve() }()
+	defer func() { h.Close(); <-over }()
+	shown := func() string {
+		t.Helper()
+		c, err := tls.Dial("tcp", strings.TrimPrefix(at, "tls://"), ca.client(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	first := shown()
+	cert, key = ca.pair(t)
+	put(t, files.Cert, cert)
+	put(t, files.Key, key)
+	for end := time.Now().Add(10 * time.Second); shown() == first; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the old certificate is shown")
+		}
+	}
 }

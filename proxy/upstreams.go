@@ -38,7 +38,7 @@ func upstreamOf(u config.Upstream, limits jsonrpc.Limits, p *prover) (upstream.U
 	}
 	r := remoteOf(u, limits, p.log)
 	var err error
-	if r.TLS, err = clientTLS(u.TLS); err != nil {
+	if r.TLS, err = clientTLS(u.TLS, u.URL, p.log.With("upstream", u.Name)); err != nil {
 		return up, nil, err
 	}
 	c, err := p.upstream(u)
