@@ -47,8 +47,13 @@ func TestListenAtASocket(t *testing.T) {
 	if _, err := listen(address("proxy.sock"), 0); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("one that answers: %v", err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: "proxy.sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
 	if l, err = listen(address("proxy.sock"), 0); err != nil {
 		t.Fatalf("one that was left behind: %v", err)
 	}

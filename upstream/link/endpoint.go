@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -249,43 +247,4 @@ func serverTLS(config *tls.Config) (*tls.Config, error) {
 		config.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	return config, nil
-}
-
-// ListenUnix listens at a Unix socket. It replaces the socket of a dead process, but not one
-// that accepts connections. A mode of zero leaves the mode to the umask.
-func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
-	l, err := net.Listen("unix", path)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		if err := removeStale(path); err != nil {
-			return nil, err
-		}
-		l, err = net.Listen("unix", path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if mode == 0 {
-		return l, nil
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
-}
-
-// removeStale removes the socket at path if it accepts no connection.
-func removeStale(path string) error {
-	if c, err := net.Dial("unix", path); err == nil {
-		c.Close()
-		return syscall.EADDRINUSE
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if info.Mode().Type() != fs.ModeSocket {
-		return errors.New("exists and is not a socket")
-	}
-	return os.Remove(path)
 }

@@ -89,6 +89,32 @@ func TestUnixSocket(t *testing.T) {
 	wantEndOf(t, err, "exists and is not a socket")
 }
 
+// TestReplacedSocket: a listener that ends leaves the socket of its successor, also if it is closed again.
+func TestReplacedSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	e := Endpoint{URL: "unix://" + path}
+	l, err := e.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	next, err := e.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	for range 2 {
+		l.Close()
+		c, err := e.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+}
+
 func wantMode(t *testing.T, path string, want fs.FileMode) {
 	t.Helper()
 	info, err := os.Stat(path)
