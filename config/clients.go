@@ -118,7 +118,7 @@ func (r *reader) listening(c *Config) {
 	if len(c.Listen) == 0 {
 		r.fail(source, key, "needs an address")
 	}
-	r.distinct(source, key, c.Listen)
+	r.sockets(source, key, c.Listen)
 	for _, a := range c.Listen {
 		switch {
 		case !isLocal(a) && !c.Proves() && !c.Insecure:
@@ -129,9 +129,13 @@ func (r *reader) listening(c *Config) {
 	}
 }
 
-// distinct refuses an address that is given twice: the second time it is in use.
-func (r *reader) distinct(source, key string, addresses []string) {
+// sockets refuses an address that is given twice, because the second time it is in use, and a path that is too long
+// for a socket.
+func (r *reader) sockets(source, key string, addresses []string) {
 	for i, a := range addresses {
+		if path, ok := strings.CutPrefix(a, "unix://"); ok && len(path) > maxSocketPath {
+			r.fail(source, key, longSocket, maxSocketPath)
+		}
 		if takesOne(a) && slices.Contains(addresses[:i], a) {
 			r.fail(source, key, "has %s twice", tree.Quote(a))
 		}
@@ -145,7 +149,7 @@ func takesOne(address string) bool {
 
 // operators checks the addresses for operators.
 func (r *reader) operators(c *Config) {
-	r.distinct(r.source, "admin.listen", c.Admin.Listen)
+	r.sockets(r.source, "admin.listen", c.Admin.Listen)
 	onTCP := false
 	for _, a := range c.Admin.Listen {
 		unix := strings.HasPrefix(a, "unix:")

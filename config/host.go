@@ -61,6 +61,9 @@ func (h HostLink) checkListen(r *reader, at endpoint) {
 	if at.encrypted() && (h.TLS.Cert == "" || h.TLS.Key == "") {
 		r.fail("--listen", "", "%s needs --tls-cert and --tls-key", at.scheme)
 	}
+	if len(at.path) > maxSocketPath {
+		r.fail("--listen", "", longSocket, maxSocketPath)
+	}
 	h.unusedFlags(r, at)
 	if h.Insecure || !at.remote() {
 		return
@@ -78,6 +81,9 @@ func (h HostLink) checkListen(r *reader, at endpoint) {
 func (h HostLink) checkDial(r *reader, to endpoint) {
 	if (h.TLS.Cert == "") != (h.TLS.Key == "") {
 		r.fail("--tls-cert", "", "needs --tls-key, and the other way round")
+	}
+	if len(to.path) > maxSocketPath {
+		r.fail("--dial", "", longSocket, maxSocketPath)
 	}
 	h.unusedFlags(r, to)
 	switch {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -74,6 +75,34 @@ func TestEndpoints(t *testing.T) {
 	} {
 		if e := parseEndpoint(in); e.remote() != want.remote || e.exposed() != want.exposed {
 			t.Errorf("%s: remote %v, exposed %v", in, e.remote(), e.exposed())
+		}
+	}
+}
+
+// TestLongSocketPaths: a path that no socket can have is a mistake, wherever it is given.
+func TestLongSocketPaths(t *testing.T) {
+	in := func(text string) error {
+		_, _, err := Load(Options{File: write(t, "mcp-proxy.yaml", "upstreams: {a: {command: x}}\n"+text)})
+		return err
+	}
+	longest := "unix:///" + strings.Repeat("a", maxSocketPath-1)
+	for key, load := range map[string]func(address string) error{
+		"mcp-proxy.yaml: listen":       func(a string) error { return in("listen: [" + a + "]\n") },
+		"mcp-proxy.yaml: admin.listen": func(a string) error { return in("admin: {listen: [" + a + "]}\n") },
+		"mcp-proxy.yaml: links.l.dial": func(a string) error { return in("links: {l: {dial: " + a + "}}\n") },
+		"--listen": func(a string) error {
+			_, _, err := Load(Options{Command: []string{"x"}, Listen: []string{a}})
+			return err
+		},
+		"--listen: ": func(a string) error { return HostLink{Listen: a}.Check() },
+		"--dial":     func(a string) error { return HostLink{Dial: a}.Check() },
+	} {
+		if err := load(longest); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+		want := fmt.Sprintf("%s: the path of a socket may have %d bytes", strings.TrimSuffix(key, ": "), maxSocketPath)
+		if err := load(longest + "a"); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", key, err, want)
 		}
 	}
 }

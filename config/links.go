@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/mcp-proxy/mcp-proxy/config/tree"
 )
@@ -42,6 +43,9 @@ func (link *Link) checkDialled(v value) {
 	}
 	if !to.encrypted() {
 		v.misplaced("tls", "is only valid with a tls or wss URL to dial")
+	}
+	if len(to.path) > maxSocketPath {
+		v.get("dial").wrong(longSocket, maxSocketPath)
 	}
 	if to.exposed() {
 		v.get("dial").wrong("%s to another machine can be read and changed on the way: dial %s", to.scheme, to.safer())
@@ -89,6 +93,7 @@ type endpoint struct {
 	scheme string
 	host   string // without the port; empty for unix and for all interfaces
 	port   string
+	path   string // of a Unix socket
 }
 
 // parseEndpoint returns the endpoint of a URL; the zero value if the URL is invalid.
@@ -97,8 +102,18 @@ func parseEndpoint(s string) endpoint {
 	if err != nil {
 		return endpoint{}
 	}
-	return endpoint{u.Scheme, u.Hostname(), u.Port()}
+	e := endpoint{scheme: u.Scheme, host: u.Hostname(), port: u.Port()}
+	if u.Scheme == "unix" {
+		e.path = u.Path
+	}
+	return e
 }
+
+// maxSocketPath is how many bytes the path of a Unix socket may have here.
+const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+// longSocket is the mistake of a longer one.
+const longSocket = "the path of a socket may have %d bytes"
 
 func (e endpoint) web() bool       { return e.scheme == "ws" || e.scheme == "wss" }
 func (e endpoint) encrypted() bool { return slices.Contains([]string{"tls", "wss", "https"}, e.scheme) }

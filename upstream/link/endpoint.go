@@ -98,7 +98,7 @@ func (e Endpoint) dial(ctx context.Context) (net.Conn, error) {
 	}
 	switch u.Scheme {
 	case "unix":
-		return new(net.Dialer).DialContext(ctx, "unix", u.Path)
+		return dialUnix(ctx, u.Path)
 	case "tcp":
 		return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
 	case "tls":

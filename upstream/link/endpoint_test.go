@@ -3,6 +3,7 @@ package link
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -87,6 +88,28 @@ func TestUnixSocket(t *testing.T) {
 	}
 	_, err = e.Listen()
 	wantEndOf(t, err, "exists and is not a socket")
+}
+
+// TestLongSocketPath: the longest path can be used, and for a longer one the error names the limit.
+func TestLongSocketPath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	longest := strings.Repeat("a", maxSocketPath)
+	l, err := ListenUnix(longest, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := dialUnix(t.Context(), longest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	e := Endpoint{URL: "unix:///" + longest}
+	want := fmt.Sprintf("link %s: the path of a socket may have %d bytes", e, maxSocketPath)
+	_, err = e.Listen()
+	wantEndOf(t, err, want)
+	_, err = e.Dial(t.Context())
+	wantEndOf(t, err, want)
 }
 
 // TestReplacedSocket: a listener that ends leaves the socket of its successor, also if it is closed again.

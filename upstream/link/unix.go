@@ -1,7 +1,9 @@
 package link
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -43,13 +45,30 @@ type unixListener struct {
 }
 
 func listenUnix(path string) (*unixListener, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	at := &net.UnixAddr{Name: path, Net: "unix"}
+	if len(path) > maxSocketPath {
+		return nil, &net.OpError{Op: "listen", Net: "unix", Addr: at, Err: errLongPath}
+	}
+	l, err := net.ListenUnix("unix", at)
 	if err != nil {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
 	made, _ := os.Lstat(path)
 	return &unixListener{UnixListener: l, path: path, made: made}, nil
+}
+
+// maxSocketPath is how many bytes the path of a Unix socket may have. For a longer one the system says only
+// "invalid argument".
+const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+var errLongPath = fmt.Errorf("the path of a socket may have %d bytes", maxSocketPath)
+
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	if len(path) > maxSocketPath {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: errLongPath}
+	}
+	return new(net.Dialer).DialContext(ctx, "unix", path)
 }
 
 // Close implements [net.Listener]. After the first time, another file may have the identity of the socket.
