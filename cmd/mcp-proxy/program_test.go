@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -331,6 +332,52 @@ func TestD15_SecondSignalForces(t *testing.T) {
 		}
 		if forced := err != nil; forced != second {
 			t.Errorf("second signal %v: exit %v\n%s", second, err, p.log)
+		}
+	}
+}
+
+// A client that leaves is a clean end, also if there is an answer for it. A stdout or stdin that breaks is none.
+func TestBrokenStdio(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no full disk:", err)
+	}
+	defer full.Close()
+	unread, left, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	unread.Close()
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	open, stdin, err := os.Pipe() // which does not end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	defer stdin.Close()
+	for name, tt := range map[string]struct {
+		in   io.Reader
+		out  io.Writer
+		code int
+		says string
+	}{
+		"the client leaves": {open, left, exitOK, "stdout: broken pipe"},
+		"a full disk":       {open, full, exitError, "mcp-proxy: write /dev/stdout: no space left on device\n"},
+		"a directory":       {dir, nil, exitError, "mcp-proxy: read /dev/stdin: is a directory\n"},
+	} {
+		fmt.Fprintln(stdin, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+		var log strings.Builder
+		cmd := exec.Command("mcp-proxy", "stdio", "--", "fakeserver")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = tt.in, tt.out, &log
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(log.String(), tt.says) {
+			t.Errorf("%s: exit code %d, want %d:\n%s", name, code, tt.code, log.String())
 		}
 	}
 }

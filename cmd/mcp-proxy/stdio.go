@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -90,8 +93,20 @@ func runStdio(ctx context.Context, command string, s *start) error {
 	if err != nil {
 		return &runError{err}
 	}
-	_ = p.ServeStdio(ctx, os.Stdin, out) // it returns when the client leaves, which is no failure
+	end := p.ServeStdio(ctx, os.Stdin, out)
 	wait()
-	_ = p.Shutdown(ctx) // nor is an end that a signal forces
-	return nil
+	_ = p.Shutdown(ctx) // an end that a signal forces is no failure
+	if broken := brokenFile(end); broken != nil {
+		return &runError{broken}
+	}
+	return stdout.printed()
+}
+
+// brokenFile returns the error of stdin or stdout that ended a session, as of a full disk; nil if the client has left.
+func brokenFile(end error) error {
+	e, ok := errors.AsType[*fs.PathError](end)
+	if !ok || errors.Is(e, fs.ErrClosed) || slices.ContainsFunc(clientLeft, func(left error) bool { return errors.Is(e, left) }) {
+		return nil
+	}
+	return e
 }

@@ -14,5 +14,8 @@ func ours(info fs.FileInfo) bool {
 	return ok && int(st.Uid) == os.Getuid()
 }
 
+// clientLeft are the errors of a pipe or socket that nobody has open at its other end.
+var clientLeft = []error{syscall.EPIPE, syscall.ECONNRESET}
+
 // obeysEscapes reports whether a terminal obeys escape sequences.
 func obeysEscapes(*os.File) bool { return true }
