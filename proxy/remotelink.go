@@ -88,7 +88,11 @@ func (f *remoteLink) endLocked() *jsonrpc.ClosedError {
 	case f.failed != nil:
 		return f.failed
 	}
-	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: "has not connected yet (" + jsonrpc.CauseLinkLost.String() + ")"}
+	waits := "has not connected yet"
+	if f.config.Dial != "" {
+		waits = "has not answered yet"
+	}
+	return &jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Says: waits + " (" + jsonrpc.CauseLinkLost.String() + ")"}
 }
 
 // dialFailure returns why a link did not come up, without the details that only the log may have.
@@ -100,6 +104,9 @@ func dialFailure(err error) *jsonrpc.ClosedError {
 		end := &jsonrpc.ClosedError{Cause: jsonrpc.HTTPCause(status.Code)}
 		end.Lasting = end.Cause.Kind == jsonrpc.KindRefused
 		return end
+	}
+	if errors.Is(err, link.ErrNoAnswer) {
+		return &jsonrpc.ClosedError{Cause: jsonrpc.CauseTimeout, Says: "does not answer the hello of the link (" + jsonrpc.CauseTimeout.String() + ")"}
 	}
 	cause := remote.CauseOf(err)
 	if cause == jsonrpc.CauseRequestFailed {

@@ -54,7 +54,7 @@ func (j *judge) reasons(r *record) {
 		case f.Data.Reason == "request_state_expired" && j.forgotten(r, o.At):
 		case f.Data.Reason == "connection_closed" && f.Data.Upstream == "" &&
 			j.happened(o.At, slices.Concat(crashes, []string{"restart proxy", "withdraw token", "expire tokens"})...): // its own
-		case f.Data.Phase == "not_sent" && strings.Contains(f.Message, "has not connected yet"): // nothing has ended
+		case f.Data.Phase == "not_sent" && (strings.Contains(f.Message, "has not connected yet") || strings.Contains(f.Message, "has not answered yet")): // nothing has ended
 		case j.replicas && (f.Data.Reason == "" || f.Data.Cause == "not opened in time") && j.crashed(o.At): // of the balancer; or no link has ended
 		case f.Data.Reason == "" || f.Data.Event == "" && f.Data.Reason == "connection_closed":
 			j.found(6, fmt.Sprintf("%s got an error without a reason or an event: %s", r.nonce, o.Text), r.nonce)

@@ -16,7 +16,10 @@ import (
 
 // Causes of a link's end.
 var (
-	errNoAnswer    = errors.New("hello not answered in time")
+	// ErrNoAnswer is the cause if the other side accepts connections and is no host, or hangs.
+	ErrNoAnswer = errors.New("the host does not answer the hello of the link")
+
+	errNoOpen      = errors.New("the host does not answer the hello of a stream")
 	errHostStreams = errors.New("the host opened a stream")
 )
 
@@ -29,9 +32,10 @@ type Client struct {
 	// no id.
 	ID string
 
-	// HelloTimeout is how long a host may take to answer a hello; zero means 30 s. After
-	// that the link ends, since a stream whose hello is not answered cannot be closed
-	// without harm to the link.
+	// HelloTimeout is how long a host may take to answer a hello; zero means 10 s for that of
+	// the link, as at the host, and 30 s for that of a stream, which may wait behind large
+	// messages. After that the link ends, since a stream whose hello is not answered cannot
+	// be closed without harm to the link.
 	HelloTimeout time.Duration
 
 	// Heartbeat finds a host that is gone without closing the link.
@@ -116,7 +120,7 @@ func (c *Client) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 
 // control sends the hello of the link and then reads the host's announcements.
 func (c *Client) control(l *link, over chan struct{}) {
-	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
+	giveUp := time.AfterFunc(cmp.Or(c.HelloTimeout, linkHello), func() { l.fail(ErrNoAnswer) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {
@@ -142,10 +146,6 @@ func (c *Client) talk(k *control, over chan struct{}) error {
 	}
 	orDiscard(c.Log).Info("link up")
 	return k.read(c.Announced, nil)
-}
-
-func (c *Client) helloTimeout() time.Duration {
-	return cmp.Or(c.HelloTimeout, 30*time.Second)
 }
 
 // Open opens a stream to an upstream. Headers of clients, which may be secrets, stay in this
@@ -243,7 +243,7 @@ func (c *Client) openOn(l *link, h Hello) (*conn, error) {
 		opened()
 		return nil, &jsonrpc.ClosedError{Cause: jsonrpc.OtherCause(err.Error())}
 	}
-	giveUp := time.AfterFunc(c.helloTimeout(), func() { l.fail(errNoAnswer) })
+	giveUp := time.AfterFunc(cmp.Or(c.HelloTimeout, 30*time.Second), func() { l.fail(errNoOpen) })
 	defer giveUp.Stop()
 	y, err := l.y.OpenStream()
 	if err != nil {

@@ -264,7 +264,7 @@ func TestHostHangsInHello(t *testing.T) {
 	go func() { ended <- c.Serve(context.Background(), near) }()
 	_, err := c.Open(t.Context(), hello)
 	wantNotOpened(t, err, "link lost")
-	wantEndOf(t, await(t, ended), errNoAnswer.Error())
+	wantEndOf(t, await(t, ended), errNoOpen.Error())
 }
 
 // TestFloodOfUnanswered opens streams and neither says hello nor reads.

@@ -17,6 +17,9 @@ import (
 )
 
 const (
+	// linkHello is how long the hello of a link and its answer may take.
+	linkHello = 10 * time.Second
+
 	// acceptBacklog is how many streams may wait to be accepted, at either end; further
 	// ones are reset. The accept loop does no work, so that only a burst comes close.
 	acceptBacklog = 1024

@@ -143,7 +143,7 @@ func (s *Server) newLink(ctx context.Context, carrier net.Conn) (*link, error) {
 }
 
 func (s *Server) helloTimeout() time.Duration {
-	return cmp.Or(s.HelloTimeout, 10*time.Second)
+	return cmp.Or(s.HelloTimeout, linkHello)
 }
 
 // accept accepts streams until the link or ctx ends, and returns the cause. It does no
