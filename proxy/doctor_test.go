@@ -265,3 +265,37 @@ func TestRemedy(t *testing.T) {
 		}
 	}
 }
+
+// Of a server that speaks only later versions, one reads which these are.
+func TestServerOfLaterVersions(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		failed := `{"code":-32601,"message":"Method not found"}`
+		if m.Method == "server/discover" {
+			failed = `{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2031-01-01"],"requested":"2026-07-28"}}`
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, failed)
+	}))
+	defer server.Close()
+	cfg := &config.Config{Upstreams: []config.Upstream{{Name: "docs", Remote: config.Remote{URL: server.URL}, StartTimeout: 20 * time.Second}}}
+	found, err := Diagnose(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := found.Upstreams[0]
+	if want := "speaks only 2031-01-01, and this proxy speaks 2024-11-05 to 2026-07-28"; tr.Failed != want || !strings.Contains(tr.Advice(), "a newer mcp-proxy") {
+		t.Errorf("%q, %q", tr.Failed, tr.Advice())
+	}
+	p := newProxy(t, *cfg)
+	defer p.Close()
+	if _, err := p.Client(t.Context(), "docs"); err == nil || !strings.Contains(err.Error(), "docs speaks only 2031-01-01, and") {
+		t.Errorf("a client gets %v", err)
+	}
+}

@@ -194,6 +194,9 @@ func (t *trials) ask(ctx context.Context, tr *ops.Trial, key string) (*Client, e
 	if err != nil {
 		t.look(tr)
 		failed(tr, "", err)
+		if other := t.host.host.OtherVersions(tr.Upstream); other != nil && tr.Cause == jsonrpc.CauseRefused {
+			tr.Failed, tr.Hint = other.Error(), "use a newer mcp-proxy, or a release of the server that speaks one of these versions"
+		}
 		return nil, err
 	}
 	t.look(tr)

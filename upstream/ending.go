@@ -66,7 +66,7 @@ func (e *ending) tell(log *slog.Logger, unusable int64, stderr func() []string, 
 		log.Debug("session with the upstream lost")
 		return
 	}
-	if e.remote && e.end.Says != "" {
+	if (e.remote || e.cause == jsonrpc.CauseRefused) && e.end.Says != "" {
 		log = log.With("why", e.end.Says)
 	}
 	if lines := stderr(); lines != nil {
@@ -173,7 +173,10 @@ func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 	default:
 		e.outcome = startFailed
 		e.didNotStart(start.sent)
+		other := s.eras.otherVersions()
 		switch {
+		case cause == jsonrpc.CauseRefused && other != nil:
+			closed.Says = other.Error()
 		case !s.quotes:
 		case cause == jsonrpc.CauseRefused:
 			closed.Says = withRefusal(closed.Words(), start.refusal)

@@ -1,7 +1,9 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -42,6 +44,8 @@ type eraFinder struct {
 	until  time.Time // when modern == no expires
 	unsure bool      // modern == no without an answer that says so
 	asking *probeRun // in progress; nil for none
+
+	other *mcp.VersionError // what its last answer about versions means; nil for nothing
 }
 
 // A probeRun is one probe, which all concurrent callers share.
@@ -117,6 +121,9 @@ func (f *eraFinder) learn(a *probeRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asking = nil
+	if f.other, _ = errors.AsType[*mcp.VersionError](a.err); f.other != nil {
+		a.err = nil
+	}
 	switch {
 	case a.err != nil:
 	case a.modern:
@@ -140,7 +147,15 @@ func (f *eraFinder) misread() {
 func (f *eraFinder) initialized() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.legacy = yes
+	f.legacy, f.other = yes, nil
+}
+
+// refused records the error with which the upstream has refused initialize. A probe may have found more.
+func (f *eraFinder) refused(failed json.RawMessage) {
+	other := mcp.OtherVersions(&jsonrpc.Message{Error: failed})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.other = cmp.Or(f.other, other)
 }
 
 // notInitialized records that the upstream refused initialize. It reports whether the upstream
@@ -191,6 +206,13 @@ func (f *eraFinder) onlyModern() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.legacy == no && f.modern == yes
+}
+
+// otherVersions returns the versions that the upstream has named instead of one that we speak; nil for none.
+func (f *eraFinder) otherVersions() *mcp.VersionError {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.other
 }
 
 // known returns the eras that the upstream is known to speak.

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,7 @@ type prober struct {
 	fails  atomic.Bool
 	asked  atomic.Int32
 	takes  time.Duration
+	other  atomic.Pointer[mcp.VersionError]
 }
 
 func (p *prober) probe(ctx context.Context) (bool, error) {
@@ -56,6 +58,9 @@ func (p *prober) probe(ctx context.Context) (bool, error) {
 	}
 	if p.fails.Load() {
 		return false, &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused, Delivered: true}
+	}
+	if other := p.other.Load(); other != nil {
+		return false, other
 	}
 	return p.modern.Load(), nil
 }
@@ -243,6 +248,38 @@ func TestLegacyRefusalOfALegacyServer(t *testing.T) {
 		if p.asked.Load() != 2 {
 			t.Errorf("%d probes", p.asked.Load())
 		}
+	})
+}
+
+// The end of a stream to a server of other versions names them, from the probe or from the refusal itself, but not if the
+// server speaks the legacy era even so.
+func TestServerOfOtherVersions(t *testing.T) {
+	const refusal, versions = `{"id":1,"error":{"code":-1,"message":"no"}}`, `{"id":1,"error":{"code":-32022,"message":"no","data":{"supported":["2032-01-01"]}}}`
+	inProbedWorld(t, func(w *sharedWorld, p *prober) {
+		w.welcome = ""
+		refuses := func(name, with, says string) {
+			t.Helper()
+			c := w.attachIn(name, mcp.Legacy)
+			c.say(hello)
+			w.server().say(with)
+			c.hears(with)
+			c.ends(jsonrpc.CauseRefused.String(), false)
+			warned := w.log.at(slog.LevelWarn)
+			why, _ := warned[len(warned)-1]["why"].(string)
+			if end, _ := errors.AsType[*jsonrpc.ClosedError](c.end); end.Says != says || why != says {
+				t.Errorf("%s: %q, in the log %q, want %q", name, end.Says, why, says)
+			}
+		}
+		refuses("a", versions, "speaks only 2032-01-01, and this proxy speaks 2024-11-05 to 2026-07-28")
+		p.other.Store(mcp.OtherVersions(&jsonrpc.Message{Result: json.RawMessage(`{"supportedVersions":["2031-01-01"]}`)}))
+		time.Sleep(believed)
+		refuses("b", refusal, "speaks only 2031-01-01, and this proxy speaks 2024-11-05 to 2026-07-28")
+		c := w.attachIn("c", mcp.Legacy)
+		c.say(hello)
+		w.server().say(`{"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+		c.leave()
+		p.other.Store(nil)
+		refuses("d", refusal, "")
 	})
 }
 

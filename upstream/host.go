@@ -254,6 +254,15 @@ func (h *Host) Modern(ctx context.Context, upstream string) (bool, error) {
 	return t.eras.speaksModern(ctx, ctx.Done())
 }
 
+// OtherVersions returns the versions that an upstream has named when it refused to speak one of ours; nil for none.
+func (h *Host) OtherVersions(upstream string) *mcp.VersionError {
+	t, ok := h.target(upstream)
+	if !ok {
+		return nil
+	}
+	return t.eras.otherVersions()
+}
+
 // probe asks an upstream whether it speaks modern. It starts a process for that, and keeps
 // it if it is modern. The headers in asker go with it. told is whether an answer decided the result.
 func (h *Host) probe(asker context.Context, t target) (modern, told bool, err error) {

@@ -252,6 +252,7 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 		if jsonrpc.ReadErrorData(failed).Reason == "" && s.otherEra() { // before the client gets the refusal
 			s.endOtherEra()
 		}
+		s.eras.refused(failed)
 		s.inFlight.refuse(failed)
 		return
 	case greeting:

@@ -29,8 +29,8 @@ type Upstream struct {
 	// Nil with Command.
 	DialModern func(ctx context.Context) (jsonrpc.Conn, error)
 
-	// Probe reports whether a remote server speaks modern. An error means that this is
-	// unknown. Nil with Command.
+	// Probe reports whether a remote server speaks modern. A [*mcp.VersionError] means that it
+	// does not, and any other error that this is unknown. Nil with Command.
 	Probe func(ctx context.Context) (bool, error)
 
 	// Era is the era of the server; "" finds out. A remote server without DialModern and

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -43,6 +44,36 @@ func TestDiscoversModern(t *testing.T) {
 	} {
 		if got := DiscoversModern(c.answer); got != c.want {
 			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+}
+
+func TestOtherVersions(t *testing.T) {
+	const ours = ", and this proxy speaks 2024-11-05 to 2026-07-28"
+	for text, want := range map[string]string{
+		`{"result":{"supportedVersions":["2031-01-01","DRAFT-2032"]}}`:                                               "speaks only 2031-01-01, DRAFT-2032" + ours,
+		`{"result":{"supportedVersions":["2036-01-01","2035-01-01","2034-01-01","2033-01-01","2032-01-01"]}}`:        "speaks only 2036-01-01, 2035-01-01, 2034-01-01, 2033-01-01" + ours,
+		`{"result":{"supportedVersions":["2031-01-01","\u001b[1m","http://x",7,"` + strings.Repeat("1", 21) + `"]}}`: "speaks only 2031-01-01" + ours,
+		`{"error":{"code":-32022,"message":"m","data":{"supported":["2031-01-01"]}}}`:                                "speaks only 2031-01-01" + ours,
+		`{"result":{"supportedVersions":["2031-01-01","2025-11-25"]}}`:                                               "",
+		`{"result":{"supportedVersions":["2031-01-01","2026-07-28"]}}`:                                               "",
+		`{"result":{"supportedVersions":[]}}`:                                                                        "",
+		`{"result":{"supportedVersions":"2031-01-01"}}`:                                                              "",
+		`{"error":{"code":-32022,"message":"m"}}`:                                                                    "",
+		`{"error":{"code":-32602,"message":"m","data":{"supported":["2031-01-01"]}}}`:                                "",
+	} {
+		var answer jsonrpc.Message
+		var parts struct{ Result, Error json.RawMessage }
+		if err := json.Unmarshal([]byte(text), &parts); err != nil {
+			t.Fatal(err)
+		}
+		answer.Result, answer.Error = parts.Result, parts.Error
+		got := ""
+		if e := OtherVersions(&answer); e != nil {
+			got = e.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
 }

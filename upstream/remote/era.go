@@ -46,6 +46,14 @@ func (t *transport) probe(ctx context.Context) (bool, error) {
 		t.mute.Add(1)
 		return false, nil
 	}
+	return verdict(reply)
+}
+
+// verdict returns what a server says of itself with its answer to server/discover.
+func verdict(reply *jsonrpc.Message) (modern bool, err error) {
+	if other := mcp.OtherVersions(reply); other != nil {
+		return false, other
+	}
 	return mcp.DiscoversModern(reply), nil
 }
 
@@ -123,7 +131,8 @@ func (t *transport) probeSocketOnce(ctx context.Context) (modern, lost bool, err
 		case err != nil: // the server ended the connection, or late did
 			return false, late.Stop(), nil
 		case reply.IsResponse() && (reply.ID.IsZero() || reply.ID == m.ID):
-			return mcp.DiscoversModern(reply), false, nil
+			modern, err := verdict(reply)
+			return modern, false, err
 		}
 	}
 }

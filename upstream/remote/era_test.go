@@ -35,7 +35,7 @@ func TestProbe(t *testing.T) {
 		{"modern", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2025-11-25","2026-07-28"]}`), true, ""},
 		{"modern as a stream", typeSSE, 200, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/x\"}\n\ndata: " + rpc(own+`"result":{"supportedVersions":["2026-07-28"]}`) + "\n\n", true, ""},
 		{"legacy alone", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2025-11-25","2025-06-18"]}`), false, ""},
-		{"later alone", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2030-01-01"]}`), false, ""},
+		{"later alone", typeJSON, 200, rpc(own + `"result":{"supportedVersions":["2030-01-01"]}`), false, "speaks only 2030-01-01, and this proxy speaks 2024-11-05 to 2026-07-28"},
 		{"no versions", typeJSON, 200, rpc(own + `"result":{}`), false, ""},
 		{"versions that are none", typeJSON, 200, rpc(own + `"result":{"supportedVersions":{"2026-07-28":[2026]}}`), false, ""},
 		{"another version", typeJSON, 400, refusal("-32022", `{"supported":["2026-07-28"],"requested":"x"}`), true, ""},
@@ -100,9 +100,11 @@ func wantVerdictIn(t *testing.T, ctx context.Context, s *Server, modern bool, ca
 	var err error
 	within(t, "Probe", func() { got, err = s.Probe(ctx) })
 	end, _ := err.(*jsonrpc.ClosedError)
+	other, _ := errors.AsType[*mcp.VersionError](err)
 	switch {
 	case got != modern:
 		t.Errorf("modern: %v, %v", got, err)
+	case other != nil && other.Error() == cause:
 	case cause == "" && err != nil || cause != "" && (end == nil || end.Cause.String() != cause || end.Delivered):
 		t.Errorf("%v, want %q", err, cause)
 	}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -213,7 +214,9 @@ func (s *modern) doubt() {
 		return
 	}
 	s.spawn(func() {
-		if modern, err := s.t.probe(s.work); !modern && err == nil && s.t.mute.Load() != 1 {
+		modern, err := s.t.probe(s.work)
+		_, other := errors.AsType[*mcp.VersionError](err)
+		if !modern && (err == nil || other) && s.t.mute.Load() != 1 {
 			s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Delivered: true, Err: mcp.ErrOtherEra})
 		}
 	})
