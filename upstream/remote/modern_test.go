@@ -105,7 +105,7 @@ func TestModernRequest(t *testing.T) {
 		for name, value := range map[string]string{
 			"Mcp-Method": tt.method, "Mcp-Name": tt.name, "Mcp-Protocol-Version": "2026-07-28", "Mcp-Session-Id": "",
 			"Last-Event-Id": "", "Mcp-Param-Evil": "", "Authorization": "Bearer x", "Content-Type": "application/json",
-			"Accept": "application/json, text/event-stream", "Accept-Encoding": "",
+			"Accept": "application/json, text/event-stream", "Accept-Encoding": "identity",
 		} {
 			if got := strings.Join(h.Values(name), ","); got != value {
 				t.Errorf("%s: header %s is %q, want %q", tt.method, name, got, value)

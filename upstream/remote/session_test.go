@@ -50,7 +50,7 @@ func TestConversation(t *testing.T) {
 	if second.Get("Mcp-Session-Id") != "session-1" || second.Get("Mcp-Protocol-Version") != "2025-11-25" {
 		t.Errorf("initialized came with %v", second)
 	}
-	if got := second.Get("Accept"); got != "application/json, text/event-stream" || second.Get("User-Agent") != "mcp-proxy" {
+	if got := second.Get("Accept"); got != "application/json, text/event-stream" || second.Get("User-Agent") != "mcp-proxy" || second.Get("Accept-Encoding") != "identity" {
 		t.Errorf("initialized came with %v", second)
 	}
 	seen := slices.DeleteFunc(f.all(), func(s string) bool { return s == "GET" })

@@ -257,6 +257,7 @@ func (t *transport) send(req *http.Request, at *endpoint, own http.Header, r *re
 	}
 	req.Host = header.Get("Host")
 	header.Del("Host")
+	header.Set("Accept-Encoding", "identity") // without it any coding would do (RFC 9110, 12.5.3)
 	maps.Copy(header, own)
 	if at.id != "" {
 		header.Set(headerSession, at.id)
