@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -153,24 +154,28 @@ var (
 	ErrTooLong  = errors.New("overlong cursor")
 )
 
-// maxPages bounds how many pages of a list are asked for.
-const maxPages = 1000
+// maxEmptyPages bounds the pages without elements of a list. Those with some are bounded by their bytes.
+const maxEmptyPages = 1000
 
 // Collect asks with a method for all pages of a list, a member of the results. It takes at most so
-// many bytes as most says. The meta is the _meta of its requests, nil for none. If the list goes on after the last page that it takes, the caching
-// of the collection is partial; for a cursor that is too long the error is ErrTooLong, and the
-// collection is usable.
+// many bytes as most says; the error for more, as for an invalid page, is an [ErrUnusable]. The meta is the _meta of its requests, nil for none. If
+// the list goes on after the last page that it takes, the caching of the collection is partial: where a page comes
+// again, or too many are empty. For a cursor that is too long the error is ErrTooLong, and the collection is usable.
 func Collect(ctx context.Context, ask AskFunc, method, list string, era mcp.Era, meta json.RawMessage, most int) (all catalog.Collection, err error) {
-	var cursor json.RawMessage
-	size := 0
-	for range maxPages {
+	var cursor, before json.RawMessage
+	size, empty, again := 0, 0, false
+	for empty < maxEmptyPages {
 		result, err := ask(ctx, method, catalog.ListParams(meta, cursor))
 		if err != nil {
 			return all, err
 		}
 		if size += len(result); size > most {
-			return all, ErrUnusable
+			return all, fmt.Errorf("%w: longer than twice limits.message", ErrUnusable)
 		}
+		if again && string(result) == string(before) {
+			break
+		}
+		n := len(all.Elements)
 		next, err := all.Add(era, list, result)
 		switch {
 		case err != nil:
@@ -181,10 +186,11 @@ func Collect(ctx context.Context, ask AskFunc, method, list string, era mcp.Era,
 			all.Caching.Partial()
 			return all, ErrTooLong
 		}
-		if cursor != nil && string(next) == string(cursor) {
-			break
+		if len(all.Elements) == n {
+			empty++
 		}
-		cursor = next
+		again = string(next) == string(cursor) // a server may use one cursor for all pages
+		cursor, before = next, result
 	}
 	all.Caching.Partial()
 	return all, nil

@@ -247,8 +247,8 @@ func (u *Upstream) Pages(ctx context.Context, method, list string, meta json.Raw
 	switch {
 	case refused:
 		return found, &Failure{Wire: answer.Wire, cause: "error response", Unsupported: answer.Unsupported()}
-	case err == ErrUnusable:
-		return found, FailureOf(jsonrpc.InvalidResponse(u.Name, "unusable list"))
+	case errors.Is(err, ErrUnusable):
+		return found, FailureOf(jsonrpc.InvalidResponse(u.Name, err.Error()))
 	case err == ErrTooLong:
 		u.WarnTooLong(method, "nextCursor")
 	case err != nil:
