@@ -26,7 +26,7 @@ type Config struct {
 	Limits        Limits        `key:"limits" table:"limits"`
 	SessionIdle   time.Duration `key:"sessionIdle" table:"limits" default:"30m" min:"1ns" doc:"an HTTP session without traffic ends after this time"`
 	SessionGone   time.Duration `key:"sessionGone" table:"limits" default:"5m" min:"1ns" doc:"an HTTP session whose GET stream closed ends after this time, if its client does not return. A client returns when it opens the stream again, sends a request or receives a response. From then on 'sessionIdle' applies, since some clients continue without the stream. Requests in flight and unfinished tasks keep the session, for 'sessionIdle' at most"`
-	ListTimeout   time.Duration `key:"listTimeout" table:"limits" default:"10s" min:"1ns" doc:"merged lists leave out an upstream that is slower than this. Later lists do not wait for it until it answers, or no other upstream can"`
+	ListTimeout   time.Duration `key:"listTimeout" table:"limits" default:"10s" min:"1ns" doc:"merged lists leave out an upstream that is slower than this. Later lists do not wait for it until it answers, or no other upstream can. A sole upstream, and one at '/mcp/NAME', has 'requestTimeout' for each page"`
 	Drain         time.Duration `key:"drain" table:"limits" default:"5s" doc:"time for requests in flight when a stdio client closes stdin"`
 	DrainDelay    time.Duration `key:"drainDelay" table:"limits" default:"0s" doc:"after SIGTERM '/readyz' fails, and 'serve' and 'host' keep serving for this time. Then 'shutdownGrace' begins. A second signal skips the rest of the delay"`
 	ShutdownGrace time.Duration `key:"shutdownGrace" table:"limits" default:"8s" doc:"total time for a shutdown, including the upstreams"`

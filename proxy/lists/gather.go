@@ -54,7 +54,7 @@ func ForEach(ctx context.Context, upstreams []*Upstream, ask func(ctx context.Co
 }
 
 // Gather asks the upstreams that want accepts for their part of a list, at once. It returns what each
-// has said, or why it has not. Together they have the list timeout. Those that were late once are
+// has said, or why it has not. Together they have the list timeout; a sole one, for which nobody else waits, as long as ctx. Those that were late once are
 // asked only if no other can answer; then one answer is enough.
 func Gather[T any](ctx context.Context, upstreams []*Upstream, method string, want func(i int) bool,
 	ask func(ctx context.Context, i int) (T, *Failure)) (said []T, failed []*Failure) {
@@ -62,8 +62,12 @@ func Gather[T any](ctx context.Context, upstreams []*Upstream, method string, wa
 	if len(upstreams) == 0 {
 		return said, failed
 	}
-	ctx, cancel := context.WithTimeout(ctx, upstreams[0].of.ListTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if len(upstreams) > 1 {
+		ctx, cancel = context.WithTimeout(ctx, upstreams[0].of.ListTimeout)
+		defer cancel()
+	}
 	var prompt, tardy []int
 	for i, u := range upstreams {
 		switch {

@@ -37,8 +37,13 @@ func (u *upstreamConn) State() lists.State {
 // alive reports whether the upstream has answered initialize.
 func (u *upstreamConn) alive() bool { return u.State().Ready }
 
-// Ask is ask for a result. The error of an error response is a [*lists.AnswerError].
+// Ask is ask for a result, within requestTimeout. The error of an error response is a [*lists.AnswerError].
 func (u *upstreamConn) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if d := u.up.RequestTimeout; d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
 	answer, err := u.ask(ctx, method, params)
 	if err == nil && answer.Error != nil {
 		err = &lists.AnswerError{Wire: answer.Error}
