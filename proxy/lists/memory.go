@@ -1,6 +1,7 @@
 package lists
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
@@ -13,7 +14,8 @@ import (
 type Memory struct {
 	mu     sync.Mutex // guards the fields below; nothing else is locked under it
 	tables map[tableKey]*catalog.Table
-	recent recent // of tables of the modern era
+	recent recent                     // of tables of the modern era
+	said   map[string]json.RawMessage // last descriptions of upstreams, in the legacy era
 	late   map[lateKey]bool
 	warned map[string]bool // of what a warning was given
 }
@@ -54,6 +56,20 @@ func (m *Memory) keep(k tableKey, t *catalog.Table) *catalog.Table {
 	return t
 }
 
+// noteSaid notes how an upstream has described itself.
+func (m *Memory) noteSaid(upstream string, result json.RawMessage) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	put(&m.said, upstream, result)
+}
+
+// lastSaid returns how an upstream has described itself last, to any session; nil for never.
+func (m *Memory) lastSaid(upstream string) json.RawMessage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.said[upstream]
+}
+
 // WasLate reports whether an upstream did not answer a method in time, and has not since.
 func (m *Memory) WasLate(upstream, method string) bool {
 	m.mu.Lock()
@@ -79,6 +95,7 @@ func (m *Memory) NoteInTime(upstream, method string) {
 func (m *Memory) Forgive(upstreams []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	maps.DeleteFunc(m.said, func(upstream string, _ json.RawMessage) bool { return slices.Contains(upstreams, upstream) })
 	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool { return slices.Contains(upstreams, k.upstream) })
 }
 
@@ -88,6 +105,7 @@ func (m *Memory) Retain(upstreams map[string]bool, others bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.tables, func(k tableKey, _ *catalog.Table) bool { return !upstreams[k.upstream] })
+	maps.DeleteFunc(m.said, func(upstream string, _ json.RawMessage) bool { return !upstreams[upstream] })
 	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool {
 		return !upstreams[k.upstream] && !(others && k.upstream == "")
 	})

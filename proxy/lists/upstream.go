@@ -169,6 +169,24 @@ func (u *Upstream) Note(result json.RawMessage) {
 		u.Log.Warn("unusable capabilities from upstream", "err", err)
 	}
 	u.said.Store(&Description{e.Introduction, e.Capabilities})
+	if u.Era == mcp.Legacy && !u.Private {
+		u.of.Memory.noteSaid(u.Name, e.Introduction)
+	}
+}
+
+// LastSaid returns the upstream's description in this session. While there is none it returns the last one in another
+// session, or that in the catalog; nil for none.
+func (u *Upstream) LastSaid() json.RawMessage {
+	if said := u.Says().Result; said != nil || u.Private {
+		return said
+	}
+	if said := u.of.Memory.lastSaid(u.Name); said != nil {
+		return said
+	}
+	if e := u.entryOfAny(); e != nil {
+		return e.Introduction
+	}
+	return nil
 }
 
 // Table returns the table of a list: that of this session, else that of the catalog if the upstream

@@ -119,11 +119,14 @@ func (s *session) clientReady() bool {
 	return true
 }
 
-// welcome returns the result of initialize.
+// welcome returns the result of initialize. For an upstream that does not start in time it has what that has said to
+// others, or before.
 func (s *session) welcome(g *policy.Grant, version string) json.RawMessage {
 	set := s.upstreams.of(mcp.Legacy).visibleTo(g)
-	if u := set.only(); u != nil && u.lists.Says().Result != nil {
-		return catalog.InVersion(u.lists.Says().Result, version)
+	if u := set.only(); u != nil {
+		if said := u.lists.LastSaid(); said != nil {
+			return catalog.InVersion(said, version)
+		}
 	}
 	in := set.introduce(func(u *upstreamConn) json.RawMessage { return u.lists.Says().Result })
 	result := append([]byte(`{"protocolVersion":`), jsonrpc.Quote(version)...)

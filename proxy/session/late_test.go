@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"testing"
@@ -300,5 +301,33 @@ func TestMaxStart(t *testing.T) {
 		w.silent("hung", "")
 		d, _ := w.took(w.hello())
 		wantTook(t, "initialize", d, 20*time.Second)
+	})
+}
+
+// A client whose sole upstream does not start in time hears how that has described itself to another client.
+func TestSlowStartOfKnownUpstream(t *testing.T) {
+	inWorld(t, &Router{}, []string{"a"}, func(w *world) {
+		wait := time.Duration(0)
+		w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
+			if m.Method != "initialize" {
+				echo("a")(p, m)
+				return
+			}
+			answer := jsonrpc.NewResult(m.ID, json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"own","version":"1"},"instructions":"Read."}`))
+			time.AfterFunc(wait, func() { p.conn.Send(answer) })
+		}}
+		const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}`
+		w.client.say(initialize)
+		synctest.Wait()
+		first := strings.Join(w.client.take(), "\n")
+		wait = 20 * time.Second
+		w.reconnectAs()
+		w.client.say(initialize)
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		if got := strings.Join(w.client.take(), "\n"); got != first || !strings.Contains(got, `"Read."`) {
+			t.Errorf("the second client got %s, the first one %s", got, first)
+		}
+		time.Sleep(time.Minute)
 	})
 }
