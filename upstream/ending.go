@@ -177,6 +177,8 @@ func (s *stream) ending(cause jsonrpc.Cause, err error) ending {
 		switch {
 		case cause == jsonrpc.CauseRefused && other != nil:
 			closed.Says = other.Error()
+		case cause == jsonrpc.CauseRefused && !s.quotes: // clients do not see it, log and event do
+			closed.Err = cmp.Or(closed.Err, errors.New(withRefusal("it says", start.refusal)))
 		case !s.quotes:
 		case cause == jsonrpc.CauseRefused:
 			closed.Says = withRefusal(closed.Words(), start.refusal)

@@ -81,6 +81,8 @@ func TestD48_RefusalIsAnEnd(t *testing.T) {
 		eventually(t, "a warning", func() bool { return len(r.log.at(slog.LevelWarn)) > 0 }) // a shared one is told of meanwhile
 		if w := r.log.at(slog.LevelWarn); len(w) != 1 || w[0]["msg"] != "upstream failed to start" || w[0]["event"] != end.Event {
 			t.Errorf("%s: event %q, warnings %v", how, end.Event, w)
+		} else if how == "refuses" && w[0]["err"] != "it says: no" {
+			t.Errorf("it is logged with %v", w[0]["err"])
 		}
 	}
 }
