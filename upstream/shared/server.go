@@ -316,9 +316,10 @@ func (s *sharedSession) namedLocked(m *jsonrpc.Message, id jsonrpc.ID, of *peer.
 	return &jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra}, c.Call
 }
 
-// hearSaidLocked passes on a message of the server, except for log messages below the client's level.
+// hearSaidLocked passes on a message of the server, except for log messages below the client's level. As long as
+// no client has set a level, the server decides which it sends.
 func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, level int) {
-	if !logs || level >= m.wantsLocked() {
+	if !logs || !m.s.level.wanted || level >= m.wantsLocked() {
 		m.hearLocked(n, id)
 	}
 }
