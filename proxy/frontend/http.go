@@ -145,11 +145,11 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// withoutSlash returns r without the slash at the end of its path. Many servers have their endpoint at
-// /mcp/, and people write so in clients.
+// withoutSlash returns r without the slash at the end of /mcp/ and /ws/ and what is below. Many servers have their
+// endpoint at /mcp/, and people write so in clients. Below /sse/ a client would look for /message.
 func withoutSlash(r *http.Request) *http.Request {
 	path, ok := strings.CutSuffix(r.URL.Path, "/")
-	if !ok || path == "" {
+	if !ok || !strings.HasPrefix(r.URL.Path, "/mcp/") && !strings.HasPrefix(r.URL.Path, "/ws/") {
 		return r
 	}
 	r = r.WithContext(r.Context())

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -197,5 +199,41 @@ func TestHTTP2BrokenStream(t *testing.T) {
 	c.close()
 	if n := b.tries.Load(); n > 20 {
 		t.Errorf("%d tries", n)
+	}
+}
+
+// TestClosedBody: net/http may close a large body and read it all the same, for another try. That would not be counted
+// as sent.
+func TestClosedBody(t *testing.T) {
+	r := newReach(nil)
+	r.begin()
+	b := &body{r: bytes.NewReader(make([]byte, 100<<10)), of: r, giveUp: func(error) {}, timeout: time.Hour}
+	b.Close()
+	if n, err := io.Copy(io.Discard, b); n != 0 || !errors.Is(err, errClosed) || r.connected.Load() {
+		t.Errorf("read %d bytes, %v, sent: %v", n, err, r.connected.Load())
+	}
+}
+
+// TestRedirectedStream follows as many redirects of a GET as are allowed.
+func TestRedirectedStream(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n := len(r.URL.Path); n <= maxRedirects {
+			http.Redirect(w, r, "/"+strings.Repeat("x", n), http.StatusTemporaryRedirect)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	tr := &transport{client: newClient(s.Client().Transport.(*http.Transport).TLSClientConfig, time.Second)}
+	defer tr.client.CloseIdleConnections()
+	resp, f := tr.get(t.Context(), &endpoint{url: s.URL + "/"}, "")
+	if f != nil {
+		t.Fatalf("%v: %v", f.cause, f.err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d", resp.StatusCode)
 	}
 }

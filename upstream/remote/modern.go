@@ -39,6 +39,8 @@ type modernCall struct {
 	m      *jsonrpc.Message
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+
+	doubtful bool // its answer is not one of the modern era; owned by run
 }
 
 func newModern(ctx context.Context, t *transport, known *tools) *modern {
@@ -153,6 +155,9 @@ func (s *modern) run(c *modernCall) {
 	if s.take(c) {
 		s.answer(c, reply, f)
 	}
+	if c.doubtful { // after the answer, which the end of the stream would overtake
+		s.doubt()
+	}
 }
 
 // take takes a call out. If it returns true, the caller must answer the call.
@@ -173,7 +178,7 @@ func (s *modern) ask(c *modernCall) (*exchange, *jsonrpc.Message, *failure) {
 	}
 	switch {
 	case isDoubtful(x.status(), reply):
-		s.doubt()
+		c.doubtful = true
 	case f == nil && s.t.mute.Load() > 0: // it answers after all
 		s.t.mute.Store(0)
 	}

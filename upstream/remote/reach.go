@@ -145,18 +145,19 @@ func (r *reach) done() {
 	}
 }
 
-// trace records how far a request without a body comes. net/http sends it again as long as a server resets
-// its stream on HTTP/2; after a few times trace calls giveUp, unless that is nil.
+// trace records how far a request without a body comes. net/http sends it again, on a new connection, as long as
+// a server resets its stream on HTTP/2; after a few times trace calls giveUp, unless that is nil.
 func (r *reach) trace(ctx context.Context, giveUp context.CancelCauseFunc) context.Context {
-	tries := 0
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) {
-			if tries++; tries > maxAgain+1 && giveUp != nil {
-				giveUp(errReset)
-			}
-		},
-		GotConn: func(httptrace.GotConnInfo) { r.connect() },
-	})
+	dialled := 0
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		r.connect()
+		if secure, ok := got.Conn.(*tls.Conn); !ok || got.Reused || secure.ConnectionState().NegotiatedProtocol != "h2" {
+			return
+		}
+		if dialled++; dialled > maxAgain+1 && giveUp != nil {
+			giveUp(errReset)
+		}
+	}})
 }
 
 // abortable returns ctx with a function that gives a request up. It is nil for plain HTTP, which is

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"maps"
 	"mime"
@@ -168,18 +169,25 @@ type body struct {
 	closed  bool
 }
 
+// errClosed ends a try with a body that net/http has closed, and would read all the same: on HTTP/2, when the connection
+// of the first try was lost before it had begun.
+var errClosed = errors.New("the body is closed")
+
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	b.watch()
+	if !b.watch() {
+		return 0, errClosed
+	}
 	return b.r.Read(p)
 }
 
-// watch gives the rest of the body its time, from the first Read on.
-func (b *body) watch() {
+// watch gives the rest of the body its time, from the first Read on. It returns false after Close.
+func (b *body) watch() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
+		return false
 	case b.giveUp == nil:
 		b.of.connect()
 	case b.stalled == nil:
@@ -188,6 +196,7 @@ func (b *body) watch() {
 	default:
 		b.stalled.Reset(b.timeout)
 	}
+	return true
 }
 
 // Close implements io.Closer. net/http calls it when the request was written or given up.
