@@ -15,8 +15,8 @@ import (
 // requestTimeout.
 func TestSlowListOfSoleUpstream(t *testing.T) {
 	for timeout, want := range map[time.Duration]string{0: "t3", 2 * time.Second: "t3", time.Second / 2: "Request timed out"} {
-		inWorld(t, &Router{Limits: Limits{ListTimeout: 2 * time.Second}}, []string{"a"}, func(w *world) {
-			w.proxy.Upstreams[0].RequestTimeout = timeout
+		router := &Router{Upstreams: []Upstream{{Name: "a", RequestTimeout: timeout}}, Limits: Limits{ListTimeout: 2 * time.Second}}
+		inWorld(t, router, nil, func(w *world) {
 			w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
 				if m.Method != "tools/list" {
 					echo("a")(p, m)
