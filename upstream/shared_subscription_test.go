@@ -63,7 +63,7 @@ func TestSharedSubscriptionIsCounted(t *testing.T) {
 	})
 }
 
-// A client hears of a part of what it subscribed to, once.
+// A client that subscribed to a resource hears once of a change below it.
 func TestSharedSubscriptionToWhole(t *testing.T) {
 	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
 		a := w.start("a")

@@ -164,8 +164,8 @@ func (ss *Subscriptions[H]) Held(by H, uri string) (n int, has bool) {
 	return len(ss.held[by]), ss.held[by][uri] != nil
 }
 
-// Holders returns the holders that subscribe to a resource, or to one that it is part of, each with what it
-// subscribes to: the longest of its URIs.
+// Holders returns the holders that subscribe to a resource or to one above it. Each comes once, with the
+// longest such URI to which it subscribes.
 func (ss *Subscriptions[H]) Holders(uri string) iter.Seq2[H, string] {
 	return func(yield func(H, string) bool) {
 		var told map[H]struct{}
@@ -190,7 +190,7 @@ func (ss *Subscriptions[H]) Holders(uri string) iter.Seq2[H, string] {
 // deepest bounds the levels at which a whole is looked for: a hostile server sends a URI of slashes.
 const deepest = 100
 
-// wholes returns a URI, and those of which it is a part, with and without a slash at the end.
+// wholes returns a URI, and then the URIs above it, each with and without a slash at the end.
 func wholes(uri string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if !yield(uri) {

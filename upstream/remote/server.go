@@ -124,7 +124,7 @@ func (s *Server) DialModern(ctx context.Context) (jsonrpc.Conn, error) {
 
 // Probe asks the server, with server/discover, whether it speaks a version of the
 // modern era that we speak. The error is a [*mcp.VersionError] if the server says that it
-// speaks only other versions. It may speak those of the legacy era even so. Any other error, a
+// speaks only other versions. It may still accept initialize. Any other error, a
 // [*jsonrpc.ClosedError], tells why that is unknown: the server is unreachable, does not
 // answer in time, or rejects our credentials. Probe takes at most 10 s over HTTP. On a WebSocket it waits 10 s after
 // connecting, and takes silence for the legacy era (2026-07-28 basic/versioning). If the
