@@ -46,6 +46,7 @@ type Keys struct {
 	mu     sync.Mutex // guards the fields below
 	set    []*PublicKey
 	known  bool          // a set was fetched, which may be empty
+	ended  int           // how many fetches have ended
 	ending bool          // Run has ended
 	coming chan struct{} // closed when the fetch that is wanted or in progress ends; nil if there is none
 	missed time.Time     // when a token last caused a fetch without result
@@ -176,6 +177,7 @@ func (k *Keys) adopt(set []*PublicKey, ok bool) {
 			}
 		}
 	}
+	k.ended++
 	close(k.coming)
 	k.coming = nil
 }
@@ -204,26 +206,33 @@ func (k *Keys) end() {
 // ErrUnavailable means that the keys of a token's issuer could not be fetched so far. The token may be valid.
 var ErrUnavailable = errors.New("the keys of the token's issuer are unknown")
 
-// find returns the keys that may have signed a token. It fails with [ErrUnavailable] if no set was fetched yet.
-func (k *Keys) find(h header) (found []*PublicKey, err error) {
+// find returns the keys that may have signed a token, and how many fetches had ended then. It fails with
+// [ErrUnavailable] if no set was fetched yet.
+func (k *Keys) find(h header) (found []*PublicKey, ended int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.known && k.coming == nil {
-		return nil, ErrUnavailable
+		return nil, 0, ErrUnavailable
 	}
 	for _, key := range k.set {
 		if key.fits(h) && len(found) < maxTried {
 			found = append(found, key)
 		}
 	}
-	return found, nil
+	return found, k.ended, nil
 }
 
-// miss notes a token that no known key has signed. It returns a channel that is closed when a fetch ends, to look
-// again then. It returns nil if such a token may not cause a fetch now.
-func (k *Keys) miss() <-chan struct{} {
+// miss notes a token that none of the keys has signed that were known when so many fetches had ended. It returns a
+// channel that is closed when a fetch ends, to look again then. It returns nil if such a token may not cause a fetch
+// now.
+func (k *Keys) miss(ended int) <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.ended != ended { // A fetch now would bring no new key, and delay that for the next rotation.
+		again := make(chan struct{})
+		close(again)
+		return again
+	}
 	if k.coming != nil || k.ending || time.Since(k.missed) < missEvery {
 		return k.coming
 	}

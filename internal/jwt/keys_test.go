@@ -70,6 +70,37 @@ func TestBogusKeyIDs(t *testing.T) {
 	})
 }
 
+// TestMissAfterFetch: a token whose key comes while it is verified is verified again, without another fetch. That fetch
+// would bring nothing, and the tokens of the next rotation would wait a minute for theirs.
+func TestMissAfterFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := threeKeys()
+		i := start(t, s, jwksURL, "", io.Discard)
+		expect(t, i, signedWith("e"), nil, "a known key")
+		rotate := func(kid string) {
+			s.set(func() { s.at[jwksURL] = jwks(map[string]crypto.Signer{kid: ecKey}) })
+		}
+		rotate("second")
+		h := header{Algorithm: jose.ES256, KeyID: "second"}
+		found, ended, err := i.Keys.find(h)
+		if len(found) > 0 || err != nil {
+			t.Fatalf("%d keys, %v", len(found), err)
+		}
+		expect(t, i, signedWith("second"), nil, "another token with the second key")
+		select {
+		case <-i.Keys.miss(ended):
+		default:
+			t.Error("the first token waits for another fetch")
+		}
+		if found, _, _ := i.Keys.find(h); len(found) != 1 {
+			t.Errorf("%d keys for the first token", len(found))
+		}
+		synctest.Wait()
+		rotate("third")
+		expect(t, i, signedWith("third"), nil, "the next rotation")
+	})
+}
+
 // TestCallerLeaves: a fetch continues when its caller leaves.
 func TestCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -127,7 +127,7 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 		return nil, nil, Malformed
 	}
 	for waits := 0; ; waits++ { // one for a fetch that began too early, and one for its own
-		keys, err := i.Keys.find(h)
+		keys, ended, err := i.Keys.find(h)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -136,7 +136,7 @@ func (i *Issuer) verify(ctx context.Context, h header, text string) (*PublicKey,
 				return key, payload, nil
 			}
 		}
-		wait := i.Keys.miss()
+		wait := i.Keys.miss(ended)
 		switch {
 		case wait != nil && waits < 2:
 		case len(keys) > 0 && h.KeyID != "":
