@@ -39,7 +39,7 @@ func (e *ending) didNotStart(sent bool) {
 		e.end.Says = "did not start in time"
 		return
 	}
-	e.end.Says = "did not start: " + e.cause.String()
+	e.end.Says = cmp.Or(e.end.Says, "did not start: "+e.cause.String())
 	if !sent {
 		e.end.Cause = jsonrpc.CauseStartFailed
 	}

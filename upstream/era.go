@@ -160,14 +160,14 @@ func (f *eraFinder) refused(failed json.RawMessage) {
 
 // notInitialized records that the upstream refused initialize. It reports whether the upstream
 // speaks the modern era instead, and whether that was unknown before. It may take as long as a probe, and
-// returns early if done is closed. The headers in ctx go with the probe.
-func (f *eraFinder) notInitialized(ctx context.Context, done <-chan struct{}) (modern, news bool) {
+// returns early if done is closed. The headers in ctx go with the probe. The error is that of the probe.
+func (f *eraFinder) notInitialized(ctx context.Context, done <-chan struct{}) (modern, news bool, err error) {
 	if f.only != "" || !f.doubt() {
-		return false, false
+		return false, false, nil
 	}
-	modern, err := f.speaksModern(ctx, done)
+	modern, err = f.speaksModern(ctx, done)
 	if err != nil {
-		return false, false
+		return false, false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +180,7 @@ func (f *eraFinder) notInitialized(ctx context.Context, done <-chan struct{}) (m
 			f.until = soon
 		}
 	}
-	return modern, news
+	return modern, news, nil
 }
 
 // doubt forgets old opinions about an upstream that did not accept initialize: if it did before, it was replaced

@@ -4,9 +4,11 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -212,6 +214,37 @@ func TestLegacyClientOfAModernProcess(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A refusal of initialize does not count while the process cannot be started that would show the other era.
+func TestRefusalWithoutAProbe(t *testing.T) {
+	command := fakeCommand("modern")
+	program := command.Path
+	command.Path = filepath.Join(t.TempDir(), "server")
+	put := func() {
+		t.Helper()
+		if err := os.Symlink(program, command.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	r := newRig(t, command)
+	r.host.Bridge = &toldBridge{}
+	c := r.attach("k")
+	eventually(t, "the process runs", func() bool { st := r.host.Status(); return len(st) == 1 && st[0].PID != 0 })
+	if err := os.Remove(command.Path); err != nil {
+		t.Fatal(err)
+	}
+	c.send("initialize", 0)
+	c.ends(jsonrpc.CauseStartFailed.String(), false)
+	end, _ := errors.AsType[*jsonrpc.ClosedError](c.returned())
+	if want := "did not start: command not found"; end == nil || end.Says != want {
+		t.Errorf("%+v, want %q", end, want)
+	}
+	put()
+	c = r.attach("k")
+	c.send("initialize", 0)
+	c.ends("bridged from legacy", false)
 }
 
 // A legacy server pays nothing for the other era, unless it fails.

@@ -249,8 +249,15 @@ func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
 	switch n {
 	case refusal:
 		// What another mcp-proxy says of its upstreams tells nothing about its era.
-		if jsonrpc.ReadErrorData(failed).Reason == "" && s.otherEra() { // before the client gets the refusal
-			s.endOtherEra()
+		if jsonrpc.ReadErrorData(failed).Reason == "" { // ends before the client gets the refusal
+			other, err := s.otherEra()
+			switch {
+			case other:
+				s.endOtherEra()
+			case err != nil && s.up.Command != nil: // the next start may show that the refusal is one of the era
+				end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
+				s.end(end.Cause, end)
+			}
 		}
 		s.eras.refused(failed)
 		s.inFlight.refuse(failed)
@@ -280,16 +287,16 @@ func (s *stream) alsoModern() bool {
 }
 
 // otherEra reports whether a server that refused initialize speaks the modern era. It may take
-// as long as a probe.
-func (s *stream) otherEra() bool {
+// as long as a probe. The error is why that could not be found out.
+func (s *stream) otherEra() (bool, error) {
 	if s.ends.Load() || s.inFlight.modern {
-		return false
+		return false, nil
 	}
-	modern, news := s.eras.notInitialized(s.ctx, s.ended)
+	modern, news, err := s.eras.notInitialized(s.ctx, s.ended)
 	if news {
 		s.log.Info("upstream is used only in the modern era")
 	}
-	return modern
+	return modern, err
 }
 
 // hangsUp reports whether a server that had started ended without an answer to initialize.
@@ -315,9 +322,11 @@ func (s *stream) withoutRequests(batch []*jsonrpc.Message) []*jsonrpc.Message {
 // lost ends the stream because its server has ended.
 func (s *stream) lost(err error) {
 	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
-	if end.Cause.Kind != jsonrpc.KindLogin && s.hangsUp() && s.otherEra() { // before a login the era cannot be found out
-		s.endOtherEra()
-		return
+	if end.Cause.Kind != jsonrpc.KindLogin && s.hangsUp() { // before a login the era cannot be found out
+		if other, _ := s.otherEra(); other {
+			s.endOtherEra()
+			return
+		}
 	}
 	if errors.Is(end, mcp.ErrOtherEra) {
 		s.eras.misread()
