@@ -1,20 +1,22 @@
-// Command clock is an example MCP server over stdio. It tells the time in every zone, and has a timer that reports
+// Command clock is an example MCP server over server. It tells the time in every zone, and has a timer that reports
 // progress and can be cancelled.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
+	"os"
 	"time"
 	_ "time/tzdata" // for machines without a zone database
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/mcp-proxy/mcp-proxy/examples/servers/server"
 )
 
 func main() {
 	c := &clock{now: time.Now, tick: time.Second}
-	if err := c.server().Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+	if err := c.server().Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -25,47 +27,52 @@ type clock struct {
 	tick time.Duration // of the timer; a second, except in tests
 }
 
-func (c *clock) server() *mcp.Server {
-	s := mcp.NewServer(&mcp.Implementation{Name: "clock", Version: "1.0.0"}, nil)
-	mcp.AddTool(s, &mcp.Tool{
+func (c *clock) server() *server.Server {
+	readOnly := map[string]bool{"readOnlyHint": true}
+	return &server.Server{Name: "clock", Version: "1.0.0", Tools: []server.Tool{{
 		Name:        "now",
 		Description: "Tells the current time in a time zone.",
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true},
-	}, c.tellNow)
-	mcp.AddTool(s, &mcp.Tool{
+		Annotations: readOnly,
+		InputSchema: json.RawMessage(`{"type": "object", "properties": {"zone": {"type": "string",
+			"description": "a name from the IANA time zone database, such as Europe/Vienna; UTC if empty"}}, "additionalProperties": false}`),
+		OutputSchema: json.RawMessage(`{"type": "object", "properties": {
+			"time": {"type": "string", "description": "the time as RFC 3339 has it"}, "weekday": {"type": "string"}}, "required": ["time", "weekday"]}`),
+		Call: c.tellNow,
+	}, {
 		Name:        "timer",
 		Description: "Waits for some seconds and reports its progress.",
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true},
-	}, c.runTimer)
-	return s
+		Annotations: readOnly,
+		InputSchema: json.RawMessage(`{"type": "object", "properties": {"seconds": {"type": "integer",
+			"description": "how long to wait, from 1 to 3600"}}, "required": ["seconds"], "additionalProperties": false}`),
+		Call: c.runTimer,
+	}}}
 }
 
-type nowInput struct {
-	Zone string `json:"zone,omitempty" jsonschema:"a name from the IANA time zone database, such as Europe/Vienna; UTC if empty"`
-}
-
-type nowOutput struct {
-	Time    string `json:"time" jsonschema:"the time as RFC 3339 has it"`
-	Weekday string `json:"weekday"`
-}
-
-func (c *clock) tellNow(_ context.Context, _ *mcp.CallToolRequest, in nowInput) (*mcp.CallToolResult, nowOutput, error) {
+func (c *clock) tellNow(_ context.Context, r *server.Request) (any, error) {
+	var in struct {
+		Zone string `json:"zone"`
+	}
+	if err := r.Read(&in); err != nil {
+		return nil, err
+	}
 	zone, err := time.LoadLocation(in.Zone)
 	if err != nil {
-		return nil, nowOutput{}, err
+		return nil, err
 	}
 	t := c.now().In(zone)
-	return nil, nowOutput{Time: t.Format(time.RFC3339), Weekday: t.Weekday().String()}, nil
-}
-
-type timerInput struct {
-	Seconds int `json:"seconds" jsonschema:"how long to wait, from 1 to 3600"`
+	return server.Structured(map[string]string{"time": t.Format(time.RFC3339), "weekday": t.Weekday().String()})
 }
 
 // runTimer waits, and reports progress. If the client cancels the call it returns early; nobody gets the error.
-func (c *clock) runTimer(ctx context.Context, req *mcp.CallToolRequest, in timerInput) (*mcp.CallToolResult, any, error) {
+func (c *clock) runTimer(ctx context.Context, r *server.Request) (any, error) {
+	var in struct {
+		Seconds int `json:"seconds"`
+	}
+	if err := r.Read(&in); err != nil {
+		return nil, err
+	}
 	if in.Seconds < 1 || in.Seconds > 3600 {
-		return nil, nil, fmt.Errorf("%d seconds are not between 1 and 3600", in.Seconds)
+		return nil, fmt.Errorf("%d seconds are not between 1 and 3600", in.Seconds)
 	}
 	tick := time.NewTicker(c.tick)
 	defer tick.Stop()
@@ -73,25 +80,11 @@ func (c *clock) runTimer(ctx context.Context, req *mcp.CallToolRequest, in timer
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, nil, ctx.Err()
+			return nil, ctx.Err()
 		}
-		if err := report(ctx, req, passed, in.Seconds); err != nil {
-			return nil, nil, err
+		if err := r.Progress(passed, in.Seconds); err != nil {
+			return nil, err
 		}
 	}
-	text := fmt.Sprintf("%d seconds have passed.", in.Seconds)
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
-}
-
-// report sends progress to the client, if it asked for it.
-func report(ctx context.Context, req *mcp.CallToolRequest, passed, total int) error {
-	token := req.Params.GetProgressToken()
-	if token == nil {
-		return nil
-	}
-	return req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-		ProgressToken: token,
-		Progress:      float64(passed),
-		Total:         float64(total),
-	})
+	return server.Text(fmt.Sprintf("%d seconds have passed.", in.Seconds)), nil
 }

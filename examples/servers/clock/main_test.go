@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"slices"
 	"testing"
 	"time"
@@ -11,21 +12,20 @@ import (
 
 // connect returns a client of c, and the progress that it gets.
 func connect(t *testing.T, c *clock) (*mcp.ClientSession, <-chan float64) {
-	near, far := mcp.NewInMemoryTransports()
-	server, err := c.server().Connect(t.Context(), far, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, toServer := io.Pipe()
+	fromServer, out := io.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- c.server().Serve(t.Context(), in, out) }()
 	progress := make(chan float64, 16)
 	client, err := mcp.NewClient(&mcp.Implementation{Name: "test"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {
 			progress <- req.Params.Progress
 		},
-	}).Connect(t.Context(), near, nil)
+	}).Connect(t.Context(), &mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { client.Close(); server.Wait() })
+	t.Cleanup(func() { client.Close(); <-served })
 	return client, progress
 }
 
@@ -36,7 +36,7 @@ func TestNow(t *testing.T) {
 		"":              "2026-01-01T23:30:00Z",
 		"Europe/Vienna": "2026-01-02T00:30:00+01:00",
 	} {
-		res, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "now", Arguments: nowInput{Zone: zone}})
+		res, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "now", Arguments: map[string]any{"zone": zone}})
 		if err != nil || res.IsError {
 			t.Fatalf("now in %q: %v, %v", zone, res, err)
 		}
@@ -44,7 +44,7 @@ func TestNow(t *testing.T) {
 			t.Errorf("now in %q: %v, want %v", zone, got, want)
 		}
 	}
-	res, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "now", Arguments: nowInput{Zone: "Nowhere"}})
+	res, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "now", Arguments: map[string]any{"zone": "Nowhere"}})
 	if err != nil || !res.IsError {
 		t.Errorf("unknown zone: %v, %v", res, err)
 	}
@@ -52,7 +52,7 @@ func TestNow(t *testing.T) {
 
 func TestTimer(t *testing.T) {
 	client, progress := connect(t, &clock{tick: time.Millisecond})
-	params := &mcp.CallToolParams{Name: "timer", Arguments: timerInput{Seconds: 3}}
+	params := &mcp.CallToolParams{Name: "timer", Arguments: map[string]any{"seconds": 3}}
 	params.SetProgressToken("token")
 	res, err := client.CallTool(t.Context(), params)
 	if err != nil || res.IsError {
@@ -61,7 +61,7 @@ func TestTimer(t *testing.T) {
 	if got := []float64{<-progress, <-progress, <-progress}; !slices.Equal(got, []float64{1, 2, 3}) {
 		t.Errorf("progress %v", got)
 	}
-	res, err = client.CallTool(t.Context(), &mcp.CallToolParams{Name: "timer", Arguments: timerInput{}})
+	res, err = client.CallTool(t.Context(), &mcp.CallToolParams{Name: "timer", Arguments: map[string]any{"seconds": 0}})
 	if err != nil || !res.IsError {
 		t.Errorf("timer of no length: %v, %v", res, err)
 	}

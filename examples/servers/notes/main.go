@@ -7,12 +7,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"log"
 	"os"
 	"path/filepath"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/mcp-proxy/mcp-proxy/examples/servers/server"
 )
 
 func main() {
@@ -23,7 +24,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := server(n).Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+	if err := serverOf(n).Serve(context.Background(), os.Stdin, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -36,31 +37,52 @@ func open(dir string) (*notes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &notes{root}, nil
+	return &notes{root: root}, nil
 }
 
-func server(n *notes) *mcp.Server {
-	s := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1.0.0"}, &mcp.ServerOptions{
-		Instructions:      "Notes survive this conversation. Look for a note before you write a new one.",
-		CompletionHandler: n.complete,
-	})
-	mcp.AddTool(s, &mcp.Tool{Name: "add", Description: "Adds a note, in place of one of that title."}, n.add)
-	mcp.AddTool(s, &mcp.Tool{
-		Name:        "find",
-		Description: "Finds the titles of all notes that contain a text.",
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true},
-	}, n.find)
-	mcp.AddTool(s, &mcp.Tool{Name: "delete", Description: "Deletes a note."}, n.delete)
-	s.AddResource(&mcp.Resource{
-		URI: "note:///", Name: "index", Description: "The titles of all notes.", MIMEType: "text/plain",
-	}, n.readIndex)
-	s.AddResourceTemplate(&mcp.ResourceTemplate{
-		URITemplate: "note:///{title}", Name: "note", Description: "One note.", MIMEType: "text/plain",
-	}, n.readNote)
-	s.AddPrompt(&mcp.Prompt{
-		Name:        "summarize",
-		Description: "Summarises a note.",
-		Arguments:   []*mcp.PromptArgument{{Name: "title", Description: "the note's title", Required: true}},
-	}, n.summarize)
-	return s
+func serverOf(n *notes) *server.Server {
+	const title, text = `"title": {"type": "string", "description": "letters, digits, spaces and .,_-"}`, `"text": {"type": "string"}`
+	return &server.Server{
+		Name: "notes", Version: "1.0.0",
+		Instructions: "Notes survive this conversation. Look for a note before you write a new one.",
+		Capabilities: map[string]any{"resources": struct{}{}, "prompts": struct{}{}, "completions": struct{}{}, "logging": struct{}{}},
+		Tools: []server.Tool{{
+			Name: "add", Description: "Adds a note, in place of one of that title.", Call: n.add,
+			InputSchema: object(title+","+text, `"title", "text"`),
+		}, {
+			Name: "find", Description: "Finds the titles of all notes that contain a text.", Call: n.find,
+			Annotations:  map[string]bool{"readOnlyHint": true},
+			InputSchema:  object(`"text": {"type": "string", "description": "what to look for, in titles too, without regard to case"}`, `"text"`),
+			OutputSchema: object(`"titles": {"type": "array", "items": {"type": "string"}}`, `"titles"`),
+		}, {
+			Name: "delete", Description: "Deletes a note.", Call: n.delete,
+			InputSchema: object(title, `"title"`),
+		}},
+		Methods: map[string]server.Method{
+			"resources/list": result(map[string]any{"resources": []any{map[string]string{
+				"uri": "note:///", "name": "index", "description": "The titles of all notes.", "mimeType": "text/plain",
+			}}}),
+			"resources/templates/list": result(map[string]any{"resourceTemplates": []any{map[string]string{
+				"uriTemplate": "note:///{title}", "name": "note", "description": "One note.", "mimeType": "text/plain",
+			}}}),
+			"resources/read": n.read,
+			"prompts/list": result(map[string]any{"prompts": []any{map[string]any{
+				"name": "summarize", "description": "Summarises a note.",
+				"arguments": []any{map[string]any{"name": "title", "description": "the note's title", "required": true}},
+			}}}),
+			"prompts/get":         n.summarize,
+			"completion/complete": n.complete,
+			"logging/setLevel":    n.setLevel,
+		},
+	}
+}
+
+// object returns the schema of an object with properties.
+func object(properties, required string) json.RawMessage {
+	return json.RawMessage(`{"type": "object", "properties": {` + properties + `}, "required": [` + required + `], "additionalProperties": false}`)
+}
+
+// result returns a method that always has the same result.
+func result(value any) server.Method {
+	return func(context.Context, *server.Request) (any, error) { return value, nil }
 }

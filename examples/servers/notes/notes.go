@@ -7,129 +7,167 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/mcp-proxy/mcp-proxy/examples/servers/server"
 )
 
 // notes are the files of a directory, with titles as file names. Several processes may share the directory.
 type notes struct {
-	root *os.Root
+	root  *os.Root
+	quiet atomic.Bool // the client wants no log messages of level info
 }
 
 var validTitle = regexp.MustCompile(`^[\pL\pN][\pL\pN .,_-]{0,63}$`)
 
 type note struct {
-	Title string `json:"title" jsonschema:"letters, digits, spaces and .,_-"`
+	Title string `json:"title"`
 	Text  string `json:"text"`
 }
 
-func (n *notes) add(ctx context.Context, req *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
+func (n *notes) add(_ context.Context, r *server.Request) (any, error) {
+	var in note
+	if err := r.Read(&in); err != nil {
+		return nil, err
+	}
 	if !validTitle.MatchString(in.Title) {
-		return nil, nil, fmt.Errorf("%q cannot be a title", in.Title)
+		return nil, fmt.Errorf("%q cannot be a title", in.Title)
 	}
 	if err := n.root.WriteFile(in.Title, []byte(in.Text), 0o600); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return say(ctx, req, "Added: "+in.Title)
+	return n.say(r, "Added: "+in.Title)
 }
 
-type query struct {
-	Text string `json:"text" jsonschema:"what to look for, in titles too, without regard to case"`
-}
-
-type found struct {
-	Titles []string `json:"titles"`
-}
-
-func (n *notes) find(_ context.Context, _ *mcp.CallToolRequest, in query) (*mcp.CallToolResult, found, error) {
+func (n *notes) find(_ context.Context, r *server.Request) (any, error) {
+	var in note
+	if err := r.Read(&in); err != nil {
+		return nil, err
+	}
 	titles, err := n.titles()
 	if err != nil {
-		return nil, found{}, err
+		return nil, err
 	}
-	out := found{Titles: []string{}}
+	found := []string{}
 	for _, title := range titles {
 		text, err := n.root.ReadFile(title)
 		if err != nil {
 			continue // deleted in the meantime
 		}
 		if strings.Contains(strings.ToLower(title+"\n"+string(text)), strings.ToLower(in.Text)) {
-			out.Titles = append(out.Titles, title)
+			found = append(found, title)
 		}
 	}
-	return nil, out, nil
+	return server.Structured(map[string]any{"titles": found})
 }
 
-type titled struct {
-	Title string `json:"title"`
-}
-
-func (n *notes) delete(ctx context.Context, req *mcp.CallToolRequest, in titled) (*mcp.CallToolResult, any, error) {
-	if err := n.root.Remove(in.Title); err != nil {
-		return nil, nil, err
+func (n *notes) delete(_ context.Context, r *server.Request) (any, error) {
+	var in note
+	if err := r.Read(&in); err != nil {
+		return nil, err
 	}
-	return say(ctx, req, "Deleted: "+in.Title)
+	if err := n.root.Remove(in.Title); err != nil {
+		return nil, err
+	}
+	return n.say(r, "Deleted: "+in.Title)
 }
 
 // say returns text as a result, and logs it to the client.
-func say(ctx context.Context, req *mcp.CallToolRequest, text string) (*mcp.CallToolResult, any, error) {
-	//lint:ignore SA1019 all versions in use have logging
-	err := req.Session.Log(ctx, &mcp.LoggingMessageParams{Level: "info", Logger: "notes", Data: text})
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
+func (n *notes) say(r *server.Request, text string) (any, error) {
+	if n.quiet.Load() {
+		return server.Text(text), nil
+	}
+	err := r.Notify("notifications/message", map[string]any{"level": "info", "logger": "notes", "data": text})
+	return server.Text(text), err
 }
 
-func (n *notes) readIndex(_ context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	titles, err := n.titles()
-	if err != nil {
+func (n *notes) setLevel(_ context.Context, r *server.Request) (any, error) {
+	var in struct {
+		Level string `json:"level"`
+	}
+	if err := r.Read(&in); err != nil {
 		return nil, err
 	}
-	return contents(req.Params.URI, strings.Join(titles, "\n")), nil
+	n.quiet.Store(in.Level != "debug" && in.Level != "info")
+	return struct{}{}, nil
 }
 
-func (n *notes) readNote(_ context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	uri, err := url.Parse(req.Params.URI)
-	if err != nil {
-		return nil, mcp.ResourceNotFoundError(req.Params.URI)
+// read reads the index or a note.
+func (n *notes) read(_ context.Context, r *server.Request) (any, error) {
+	var in struct {
+		URI string `json:"uri"`
 	}
-	text, err := n.root.ReadFile(strings.TrimPrefix(uri.Path, "/"))
-	if err != nil {
-		return nil, mcp.ResourceNotFoundError(req.Params.URI)
+	if err := r.Read(&in); err != nil {
+		return nil, err
 	}
-	return contents(req.Params.URI, string(text)), nil
+	missing := &server.Error{Code: -32002, Message: "Resource not found", Data: in}
+	uri, err := url.Parse(in.URI)
+	if err != nil || uri.Scheme != "note" {
+		return nil, missing
+	}
+	text := ""
+	if title := strings.TrimPrefix(uri.Path, "/"); title != "" {
+		file, err := n.root.ReadFile(title)
+		if err != nil {
+			return nil, missing
+		}
+		text = string(file)
+	} else {
+		titles, err := n.titles()
+		if err != nil {
+			return nil, err
+		}
+		text = strings.Join(titles, "\n")
+	}
+	return map[string]any{"contents": []any{contents(in.URI, text)}}, nil
 }
 
-func contents(uri, text string) *mcp.ReadResourceResult {
-	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: "text/plain", Text: text}}}
+func contents(uri, text string) map[string]string {
+	return map[string]string{"uri": uri, "mimeType": "text/plain", "text": text}
 }
 
-func (n *notes) summarize(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-	title := req.Params.Arguments["title"]
+func (n *notes) summarize(_ context.Context, r *server.Request) (any, error) {
+	var in struct {
+		Arguments note `json:"arguments"`
+	}
+	if err := r.Read(&in); err != nil {
+		return nil, err
+	}
+	title := in.Arguments.Title
 	text, err := n.root.ReadFile(title)
 	if err != nil {
-		return nil, fmt.Errorf("there is no note %q", title)
+		return nil, &server.Error{Code: -32602, Message: fmt.Sprintf("there is no note %q", title)}
 	}
 	uri := url.URL{Scheme: "note", Path: "/" + title}
-	return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{
-		{Role: "user", Content: &mcp.TextContent{Text: "Summarise this note in one sentence."}},
-		{Role: "user", Content: &mcp.EmbeddedResource{Resource: contents(uri.String(), string(text)).Contents[0]}},
+	says := func(content any) map[string]any { return map[string]any{"role": "user", "content": content} }
+	return map[string]any{"messages": []any{
+		says(map[string]string{"type": "text", "text": "Summarise this note in one sentence."}),
+		says(map[string]any{"type": "resource", "resource": contents(uri.String(), string(text))}),
 	}}, nil
 }
 
 // complete completes titles, which are the only arguments.
-func (n *notes) complete(_ context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+func (n *notes) complete(_ context.Context, r *server.Request) (any, error) {
+	var in struct {
+		Argument struct {
+			Value string `json:"value"`
+		} `json:"argument"`
+	}
+	if err := r.Read(&in); err != nil {
+		return nil, err
+	}
 	titles, err := n.titles()
 	if err != nil {
 		return nil, err
 	}
-	values := []string{}
-	for _, title := range titles {
-		if strings.HasPrefix(strings.ToLower(title), strings.ToLower(req.Params.Argument.Value)) {
-			values = append(values, title)
-		}
-	}
+	values := slices.DeleteFunc(titles, func(title string) bool {
+		return !strings.HasPrefix(strings.ToLower(title), strings.ToLower(in.Argument.Value))
+	})
 	shown := values[:min(len(values), 100)] // the specification's limit
-	return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{
-		Values: shown, Total: len(values), HasMore: len(shown) < len(values),
+	return map[string]any{"completion": map[string]any{
+		"values": shown, "total": len(values), "hasMore": len(shown) < len(values),
 	}}, nil
 }
 
@@ -139,7 +177,7 @@ func (n *notes) titles() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var titles []string
+	titles := []string{}
 	for _, entry := range entries {
 		if entry.Type().IsRegular() {
 			titles = append(titles, entry.Name())
