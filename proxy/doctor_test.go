@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -209,11 +208,6 @@ func TestRemedy(t *testing.T) {
 	if err := os.WriteFile(text, []byte("no program\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
 	missing := httptest.NewServer(http.NotFoundHandler())
 	defer missing.Close()
 	cfg := &config.Config{}
@@ -227,7 +221,7 @@ func TestRemedy(t *testing.T) {
 		{config.Upstream{Process: config.Process{Command: "sh", Cwd: "/there/is/none"}}, "fix cwd"},
 		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "echo command not found, no such working directory >&2; exit 3"}}}, "run its command by hand: it may lack"},
 		{config.Upstream{Process: config.Process{Command: "sh", Args: []string{"-c", "sleep 60"}}, StartTimeout: 50 * time.Millisecond}, "raise startTimeout"},
-		{config.Upstream{Remote: config.Remote{URL: "http://" + closed.Addr().String() + "/mcp"}}, "host and port"},
+		{config.Upstream{Remote: config.Remote{URL: "http://127.0.0.1:1/mcp"}}, "host and port"},
 		{config.Upstream{Remote: config.Remote{URL: missing.URL + "/mcp"}}, "most end in /mcp"},
 	} {
 		row.upstream.Name = fmt.Sprint("u", i)

@@ -90,8 +90,6 @@ func TestWebSocketIsNotDialled(t *testing.T) {
 	encrypted.Config.ErrorLog = log.New(io.Discard, "", 0)
 	encrypted.StartTLS()
 	t.Cleanup(encrypted.Close)
-	other, _ := net.Listen("tcp", "127.0.0.1:0")
-	other.Close()
 	for name, tt := range map[string]struct {
 		server *Server
 		cause  string
@@ -100,7 +98,7 @@ func TestWebSocketIsNotDialled(t *testing.T) {
 		"404":      {&Server{URL: status(404)}, "HTTP 404"},
 		"Redirect": {&Server{URL: status(307)}, "HTTP 307"},
 		"Page":     {&Server{URL: status(200)}, "HTTP 200"},
-		"Nobody":   {&Server{URL: "ws://" + other.Addr().String()}, "connection refused"},
+		"Nobody":   {&Server{URL: "ws://127.0.0.1:1"}, "connection refused"},
 		"CA":       {&Server{URL: "wss" + strings.TrimPrefix(encrypted.URL, "https"), TLS: &tls.Config{}}, "TLS handshake failed"},
 		"Header":   {&Server{URL: status(200), HeadersFrom: map[string]string{"A": filepath.Join(t.TempDir(), "none")}}, "bad header file"},
 	} {
