@@ -224,7 +224,7 @@ func (part *part) receive(m *jsonrpc.Message) {
 	case mcp.MethodTask:
 		out := *m
 		out.Params = jsonrpc.Replace(m.Params, catalog.Renaming(mcp.Read(m), mcp.Key, part.taskName)...)
-		part.sub.pass(&out, part.want.Tasks != nil)
+		part.sub.pass(&out, part.want.Tasks != nil && allowed)
 	default:
 		part.sub.pass(m, part.want.As != nil && allowed) // of an extension
 	}

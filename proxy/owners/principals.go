@@ -3,6 +3,7 @@ package owners
 import (
 	linked "container/list"
 	"crypto/sha256"
+	"slices"
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -26,15 +27,19 @@ type Principals struct {
 	mu     sync.Mutex // guards the fields below, and all ownedSets
 	of     map[identity.Principal]*linked.Element
 	recent linked.List // of *ownedSet; least recently used first
-	count  int         // of things in all ownedSets
+	count  int         // of things in all ownedSets, by their weight
 }
 
 // An ownedSet has the things of one principal.
 type ownedSet struct {
 	who    identity.Principal
-	things map[catalog.Digest]struct{}
-	order  []catalog.Digest // oldest first
+	things map[catalog.Digest]string // the tool of a task; "" for a state
+	order  []catalog.Digest          // oldest first
+	count  int                       // of things, by their weight
 }
+
+// weight is how many things one counts as: long names of tools need room.
+func weight(tool string) int { return 1 + len(tool)/256 }
 
 // A Kind is a kind of things.
 type Kind string
@@ -54,9 +59,20 @@ func (t Kind) Digest(link, upstream, text string) catalog.Digest {
 func (b *Principals) Add(who identity.Principal, d catalog.Digest) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.addLocked(who, d, "")
+}
+
+// AddTask notes that a principal was given a task of a tool.
+func (b *Principals) AddTask(who identity.Principal, d catalog.Digest, tool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addLocked(who, d, tool)
+}
+
+func (b *Principals) addLocked(who identity.Principal, d catalog.Digest, tool string) {
 	e := b.of[who]
 	if e == nil {
-		e = b.recent.PushBack(&ownedSet{who: who, things: make(map[catalog.Digest]struct{})})
+		e = b.recent.PushBack(&ownedSet{who: who, things: make(map[catalog.Digest]string)})
 		if b.of == nil {
 			b.of = make(map[identity.Principal]*linked.Element)
 		}
@@ -64,36 +80,61 @@ func (b *Principals) Add(who identity.Principal, d catalog.Digest) {
 	}
 	b.recent.MoveToBack(e)
 	h := e.Value.(*ownedSet)
-	if _, ok := h.things[d]; ok {
-		return
+	if had, ok := h.things[d]; ok {
+		if had == tool {
+			return
+		}
+		b.removeLocked(h, d) // it is another one with the same id
 	}
-	if len(h.order) >= maxOwned {
-		delete(h.things, h.order[0])
-		h.order = h.order[1:]
-		b.count--
+	for h.count+weight(tool) > maxOwned {
+		b.removeLocked(h, h.order[0])
 	}
-	h.things[d] = struct{}{}
+	h.things[d] = tool
 	h.order = append(h.order, d)
-	b.count++
-	if b.count > maxOwnedInAll {
+	h.count += weight(tool)
+	b.count += weight(tool)
+	for b.count > maxOwnedInAll {
 		b.forgetLocked(b.recent.Front())
+	}
+}
+
+func (b *Principals) removeLocked(h *ownedSet, d catalog.Digest) {
+	n := weight(h.things[d])
+	h.count -= n
+	b.count -= n
+	delete(h.things, d)
+	if i := slices.Index(h.order, d); i == 0 {
+		h.order = h.order[1:]
+	} else {
+		h.order = slices.Delete(h.order, i, i+1)
 	}
 }
 
 func (b *Principals) forgetLocked(e *linked.Element) {
 	h := b.recent.Remove(e).(*ownedSet)
 	delete(b.of, h.who)
-	b.count -= len(h.order)
+	b.count -= h.count
 }
 
 // Has reports whether a principal was given a thing.
 func (b *Principals) Has(who identity.Principal, d catalog.Digest) bool {
+	_, ok := b.get(who, d)
+	return ok
+}
+
+// Tool returns the tool of a task that a principal was given, "" if it is unknown.
+func (b *Principals) Tool(who identity.Principal, d catalog.Digest) string {
+	tool, _ := b.get(who, d)
+	return tool
+}
+
+func (b *Principals) get(who identity.Principal, d catalog.Digest) (tool string, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.of[who]
 	if e == nil {
-		return false
+		return "", false
 	}
-	_, ok := e.Value.(*ownedSet).things[d]
-	return ok
+	tool, ok = e.Value.(*ownedSet).things[d]
+	return tool, ok
 }

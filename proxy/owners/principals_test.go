@@ -2,6 +2,7 @@ package owners
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -9,7 +10,7 @@ import (
 
 // When a principal has too much, its oldest thing is forgotten, and never because of another
 // principal; when all together have too much, the principal that was given nothing for the longest
-// time is forgotten.
+// time is forgotten. A task of a tool with a long name counts as several things.
 func TestBelongingsAreBounded(t *testing.T) {
 	var b Principals
 	who := func(i int) identity.Principal {
@@ -26,6 +27,10 @@ func TestBelongingsAreBounded(t *testing.T) {
 	}
 	if !b.Has(who(0), digest(0)) || b.Has(who(0), digest(1)) || b.Has(who(2), digest(1)) {
 		t.Error("another principal has more or less than it was given")
+	}
+	b.AddTask(who(1), digest(-1), strings.Repeat("x", 2560))
+	if b.Has(who(1), digest(11)) || !b.Has(who(1), digest(12)) || len(b.Tool(who(1), digest(-1))) != 2560 {
+		t.Error("a long name has no weight")
 	}
 	for i := 2; b.count < maxOwnedInAll; i++ {
 		for j := range min(maxOwned, maxOwnedInAll-b.count) {

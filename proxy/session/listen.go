@@ -148,9 +148,11 @@ func (l *listener) Note(at listen.Upstream, m *jsonrpc.Message) bool {
 	case mcp.MethodResourceUpdated:
 		return mayNotify(l.grant(), m)
 	case mcp.MethodTask:
-		if id, ended := catalog.NotedTask(mcp.Read(m)); ended {
+		id, ended := catalog.NotedTask(mcp.Read(m))
+		if ended {
 			l.s.tasks.End(u, l.s.taskName(u, id), true)
 		}
+		return l.s.mayUse(u, owners.OfTask, id) && l.s.mayTask(u, l.grant(), id)
 	default:
 		return mcp.MethodOf(m.Method).Name != "" || l.grant().MayMethod(m.Method)
 	}
@@ -205,6 +207,9 @@ func (l *listener) split(ctx context.Context, set *upstreamSet) map[listen.Upstr
 	}
 	for _, name := range l.want.Tasks {
 		for u, id := range set.runnersOf(name) {
+			if !l.s.mayTask(u, who.Grant, id) {
+				continue
+			}
 			f := wants[u]
 			f.Tasks = append(f.Tasks, id)
 			wants[u] = f

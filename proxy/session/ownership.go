@@ -12,21 +12,20 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
-// noteOwner records that an upstream gave something to the client.
-func (s *session) noteOwner(u *upstreamConn, t owners.Kind, text string) {
-	if s.router.Several.Load() {
-		s.router.owned.Add(s.owner, t.Digest(u.up.Link, u.up.Name, text))
-	}
+// noteTaskOwner records that an upstream gave a task to the client, and its tool: a policy decides by the tool
+// in each session, and after its rules were replaced.
+func (s *session) noteTaskOwner(u *upstreamConn, id, tool string) {
+	s.router.owned.AddTask(s.owner, owners.OfTask.Digest(u.up.Link, u.up.Name, id), tool)
 }
 
-// noteStateOwner is noteOwner for the state in a result that asks for input.
+// noteStateOwner records that an upstream gave the client the state in a result that asks for input.
 func (s *session) noteStateOwner(u *upstreamConn, result json.RawMessage) {
 	if !s.router.Several.Load() {
 		return
 	}
 	raw, _ := jsonrpc.Member(result, "requestState")
 	if state, ok := jsonrpc.Unquote(raw); ok {
-		s.noteOwner(u, owners.OfState, state)
+		s.router.owned.Add(s.owner, owners.OfState.Digest(u.up.Link, u.up.Name, state))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
 // ofSeveral returns a Router whose clients may be different principals.
@@ -227,5 +228,55 @@ func TestOrphans(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A policy decides about a task by its tool: under each of its names, in each session of the principal, and in open
+// subscriptions, also when the rules are replaced.
+func TestTasksFollowTheirTools(t *testing.T) {
+	for _, several := range []bool{false, true} {
+		t.Run(fmt.Sprint("several principals: ", several), func(t *testing.T) {
+			rule := policy.Rule{Key: "policies[0]", Who: policy.Who{Any: true}}
+			p := &Router{Policies: policiesOf(t, rule)}
+			p.Several.Store(several)
+			inWorld(t, p, []string{"a", "b"}, func(w *world) {
+				x := &thief{world: w}
+				var listen jsonrpc.ID // at a
+				w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
+					if m.Method == "subscriptions/listen" {
+						listen = m.ID
+					}
+					x.generous("a")(p, m)
+				}}
+				ask := func(method, params string) string {
+					w.client.say(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `,` + modernTasks + `}}}`)
+					return strings.Join(w.client.take(), "\n")
+				}
+				get := func(name string) string { return ask("tasks/get", `"taskId":"`+name+`"`) }
+				told := func() string {
+					w.upstream("a"+modernStream).tell(listen, "notifications/tasks", `"taskId":"T","status":"working"`)
+					return strings.Join(w.client.take(), "\n")
+				}
+				ask("tools/call", `"name":"a__echo"`)
+				w.client.say(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"taskIds":["a__T"]},` + modernTasks + `}}}`)
+				if got := strings.Join(w.client.take(), "") + told() + get("a__T"); strings.Count(got, `"a__T"`) != 3 {
+					t.Error("allowed:", got)
+				}
+				rule.Tools.Deny = []string{"a__echo"}
+				if err := p.ReplacePolicies([]policy.Rule{rule}); err != nil {
+					t.Fatal(err)
+				}
+				if got := told() + get("a__T") + get("T"); strings.Count(got, "unknown task") != 2 || strings.Contains(got, "working") {
+					t.Error("denied:", got)
+				}
+				w.configure(func(*Router) {}) // another session
+				if got := get("a__T") + get("T"); strings.Count(got, "unknown task") != 2 {
+					t.Error("denied in another session:", got)
+				}
+				if got := ask("subscriptions/listen", `"notifications":{"taskIds":["a__T","T"]}`); strings.Contains(got, `T"`) {
+					t.Error("denied in another session:", got)
+				}
+			})
+		})
 	}
 }

@@ -27,7 +27,7 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 		c.conn.refuseTask(r.Method, answer)
 		return
 	}
-	s.noteOwner(c.conn, owners.OfTask, id)
+	s.noteTaskOwner(c.conn, id, r.tool)
 	n, _ := c.ID.Int()
 	x := task{ID: name, Own: id, Tool: r.tool, Conn: c.conn, Key: tokenKey{Conn: c.conn, N: n}, Token: c.token, Unfinished: !ended}
 	if ended {
@@ -197,7 +197,9 @@ func (s *session) byModernTask(r *request) *jsonrpc.Error {
 // that does.
 func (s *session) findTask(ctx context.Context, r *request, id string) {
 	candidates := r.upstreams.withTasks(ctx, r.identity())
-	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool { return u.cannotKnow(r) || !s.mayUse(u, owners.OfTask, id) })
+	candidates = slices.DeleteFunc(candidates, func(u *upstreamConn) bool {
+		return u.cannotKnow(r) || !s.mayUse(u, owners.OfTask, id) || !s.mayTask(u, r.grant, id)
+	})
 	if len(candidates) == 0 {
 		s.fail(r, cmp.Or(r.upstreams.unreached(r.grant), unknownTask))
 		return
@@ -205,7 +207,9 @@ func (s *session) findTask(ctx context.Context, r *request, id string) {
 	params := jsonrpc.Set(nil, jsonrpc.Value{Key: "taskId", Text: jsonrpc.Quote(id)}, jsonrpc.Value{Key: "_meta", Text: r.identity()})
 	if u := s.whoAnswers(ctx, r, candidates, mcp.MethodTasksGet, params); u != nil {
 		s.tasks.Add(task{ID: id, Own: id, Conn: u}) // an id from when there was only one upstream
-		s.forward(r, u)
+		if bad := s.toRunner(r, u, id, nil); bad != nil {
+			s.fail(r, bad)
+		}
 	}
 }
 
@@ -247,7 +251,7 @@ func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
 		u.refuseTask(r.Method, answer)
 		return
 	}
-	s.noteOwner(u, owners.OfTask, id)
+	s.noteTaskOwner(u, id, r.tool)
 	_, ended := catalog.TaskState(answer.Result)
 	s.tasks.Add(task{ID: name, Own: id, Tool: r.tool, Conn: u, Unfinished: !ended})
 	answer.Result = catalog.GivenBack(answer.Result, name)

@@ -58,9 +58,13 @@ func (set *upstreamSet) runner(name string) (found *upstreamConn, own string) {
 	return found, own
 }
 
-// toolOf returns the tool of a task of an upstream, "" if it is unknown.
+// toolOf returns the tool of a task of an upstream, "" if it is unknown. The task may have begun in another
+// session of the principal.
 func (s *session) toolOf(u *upstreamConn, id string) string {
-	return s.tasks.Get(s.taskName(u, id)).Tool
+	if tool := s.tasks.Get(s.taskName(u, id)).Tool; tool != "" {
+		return tool
+	}
+	return s.router.owned.Tool(s.owner, owners.OfTask.Digest(u.up.Link, u.up.Name, id))
 }
 
 // exposed returns a copy of a message of an upstream with edits to its params, and with the
