@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -26,8 +27,9 @@ const (
 type Principals struct {
 	mu     sync.Mutex // guards the fields below, and all ownedSets
 	of     map[identity.Principal]*linked.Element
-	recent linked.List // of *ownedSet; least recently used first
-	count  int         // of things in all ownedSets, by their weight
+	recent linked.List                  // of *ownedSet; least recently used first
+	count  int                          // of things in all ownedSets, by their weight
+	only   map[catalog.Digest]*ownedSet // of the tasks that were added alone
 }
 
 // An ownedSet has the things of one principal.
@@ -49,10 +51,10 @@ const (
 	OfState Kind = "state"
 )
 
-// Digest returns the key of a thing that an upstream, at a link, has given.
-func (t Kind) Digest(link, upstream, text string) catalog.Digest {
-	// None of the first three contains NUL.
-	return sha256.Sum256([]byte(string(t) + "\x00" + link + "\x00" + upstream + "\x00" + text))
+// Digest returns the key of a thing that an upstream, at a link, has given to a client of an era.
+func (t Kind) Digest(link, upstream string, era mcp.Era, text string) catalog.Digest {
+	// None of the first four contains NUL.
+	return sha256.Sum256([]byte(string(t) + "\x00" + link + "\x00" + upstream + "\x00" + string(era) + "\x00" + text))
 }
 
 // Add notes that a principal was given a thing.
@@ -62,14 +64,24 @@ func (b *Principals) Add(who identity.Principal, d catalog.Digest) {
 	b.addLocked(who, d, "")
 }
 
-// AddTask notes that a principal was given a task of a tool.
-func (b *Principals) AddTask(who identity.Principal, d catalog.Digest, tool string) {
+// AddTask notes that a principal was given a task of a tool. If alone is true all principals have one server, for
+// which an id is one task. So the task of a principal that was given the id before is gone, as after a restart of
+// a server that counts its tasks, and that principal must not get this one.
+func (b *Principals) AddTask(who identity.Principal, d catalog.Digest, tool string, alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.addLocked(who, d, tool)
+	if before := b.only[d]; before != nil && before.who != who {
+		b.removeLocked(before, d)
+	}
+	if h := b.addLocked(who, d, tool); alone {
+		if b.only == nil {
+			b.only = make(map[catalog.Digest]*ownedSet)
+		}
+		b.only[d] = h
+	}
 }
 
-func (b *Principals) addLocked(who identity.Principal, d catalog.Digest, tool string) {
+func (b *Principals) addLocked(who identity.Principal, d catalog.Digest, tool string) *ownedSet {
 	e := b.of[who]
 	if e == nil {
 		e = b.recent.PushBack(&ownedSet{who: who, things: make(map[catalog.Digest]string)})
@@ -82,7 +94,7 @@ func (b *Principals) addLocked(who identity.Principal, d catalog.Digest, tool st
 	h := e.Value.(*ownedSet)
 	if had, ok := h.things[d]; ok {
 		if had == tool {
-			return
+			return h
 		}
 		b.removeLocked(h, d) // it is another one with the same id
 	}
@@ -96,6 +108,7 @@ func (b *Principals) addLocked(who identity.Principal, d catalog.Digest, tool st
 	for b.count > maxOwnedInAll {
 		b.forgetLocked(b.recent.Front())
 	}
+	return h
 }
 
 func (b *Principals) removeLocked(h *ownedSet, d catalog.Digest) {
@@ -108,12 +121,22 @@ func (b *Principals) removeLocked(h *ownedSet, d catalog.Digest) {
 	} else {
 		h.order = slices.Delete(h.order, i, i+1)
 	}
+	b.noLongerLocked(h, d)
+}
+
+func (b *Principals) noLongerLocked(h *ownedSet, d catalog.Digest) {
+	if b.only[d] == h {
+		delete(b.only, d)
+	}
 }
 
 func (b *Principals) forgetLocked(e *linked.Element) {
 	h := b.recent.Remove(e).(*ownedSet)
 	delete(b.of, h.who)
 	b.count -= h.count
+	for _, d := range h.order {
+		b.noLongerLocked(h, d)
+	}
 }
 
 // Has reports whether a principal was given a thing.

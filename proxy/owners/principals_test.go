@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // When a principal has too much, its oldest thing is forgotten, and never because of another
@@ -16,7 +17,7 @@ func TestBelongingsAreBounded(t *testing.T) {
 	who := func(i int) identity.Principal {
 		return identity.Principal{Kind: identity.Token, Name: fmt.Sprint(i)}
 	}
-	digest := func(i int) [32]byte { return OfTask.Digest("", "u", fmt.Sprint(i)) }
+	digest := func(i int) [32]byte { return OfTask.Digest("", "u", mcp.Modern, fmt.Sprint(i)) }
 	b.Add(who(0), digest(0))
 	for i := range maxOwned + 1 {
 		b.Add(who(1), digest(i))
@@ -28,7 +29,7 @@ func TestBelongingsAreBounded(t *testing.T) {
 	if !b.Has(who(0), digest(0)) || b.Has(who(0), digest(1)) || b.Has(who(2), digest(1)) {
 		t.Error("another principal has more or less than it was given")
 	}
-	b.AddTask(who(1), digest(-1), strings.Repeat("x", 2560))
+	b.AddTask(who(1), digest(-1), strings.Repeat("x", 2560), true)
 	if b.Has(who(1), digest(11)) || !b.Has(who(1), digest(12)) || len(b.Tool(who(1), digest(-1))) != 2560 {
 		t.Error("a long name has no weight")
 	}
@@ -38,7 +39,22 @@ func TestBelongingsAreBounded(t *testing.T) {
 		}
 	}
 	b.Add(who(0), digest(1)) // one too many, by who was given nothing for the longest time until now
-	if b.Has(who(1), digest(maxOwned)) || !b.Has(who(0), digest(0)) || !b.Has(who(2), digest(0)) || b.count > maxOwnedInAll || len(b.of) != b.recent.Len() {
+	if b.Has(who(1), digest(maxOwned)) || !b.Has(who(0), digest(0)) || !b.Has(who(2), digest(0)) || b.count > maxOwnedInAll || len(b.of) != b.recent.Len() || len(b.only) > 0 {
 		t.Errorf("%d things of %d principals", b.count, len(b.of))
+	}
+}
+
+// Where all principals have one server, the one that was given an id last has its task. Elsewhere two may have tasks
+// with one id.
+func TestTaskIsOfOne(t *testing.T) {
+	a, b := identity.Principal{Kind: identity.Token, Name: "a"}, identity.Principal{Kind: identity.Token, Name: "b"}
+	d := OfTask.Digest("", "u", mcp.Modern, "t")
+	for _, alone := range []bool{true, false} {
+		var p Principals
+		p.AddTask(a, d, "x", alone)
+		p.AddTask(b, d, "y", alone)
+		if p.Has(a, d) == alone || p.Tool(b, d) != "y" {
+			t.Errorf("alone %v: a has it: %v, b has that of %q", alone, p.Has(a, d), p.Tool(b, d))
+		}
 	}
 }

@@ -15,7 +15,18 @@ import (
 // noteTaskOwner records that an upstream gave a task to the client, and its tool: a policy decides by the tool
 // in each session, and after its rules were replaced.
 func (s *session) noteTaskOwner(u *upstreamConn, id, tool string) {
-	s.router.owned.AddTask(s.owner, owners.OfTask.Digest(u.up.Link, u.up.Name, id), tool)
+	s.router.owned.AddTask(s.owner, u.digest(owners.OfTask, id), tool, u.oneForAll())
+}
+
+// digest returns the key of a thing that the upstream has given.
+func (u *upstreamConn) digest(t owners.Kind, text string) catalog.Digest {
+	return t.Digest(u.up.Link, u.up.Name, u.era, text)
+}
+
+// oneForAll reports whether all principals have one server that cannot distinguish them: a process of the modern era,
+// or a remote server that does not know who its users are. A legacy process may be one for each client.
+func (u *upstreamConn) oneForAll() bool {
+	return u.era == mcp.Modern && !slices.ContainsFunc(u.up.Forward, func(f Forward) bool { return f.Identity })
 }
 
 // noteStateOwner records that an upstream gave the client the state in a result that asks for input.
@@ -25,13 +36,13 @@ func (s *session) noteStateOwner(u *upstreamConn, result json.RawMessage) {
 	}
 	raw, _ := jsonrpc.Member(result, "requestState")
 	if state, ok := jsonrpc.Unquote(raw); ok {
-		s.router.owned.Add(s.owner, owners.OfState.Digest(u.up.Link, u.up.Name, state))
+		s.router.owned.Add(s.owner, u.digest(owners.OfState, state))
 	}
 }
 
 // mayUse reports whether the client may use a thing of an upstream.
 func (s *session) mayUse(u *upstreamConn, t owners.Kind, text string) bool {
-	return !s.router.Several.Load() || s.router.owned.Has(s.owner, t.Digest(u.up.Link, u.up.Name, text))
+	return !s.router.Several.Load() || s.router.owned.Has(s.owner, u.digest(t, text))
 }
 
 // checkOwner returns the error for a request that uses a thing of another principal, or of another

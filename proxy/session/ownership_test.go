@@ -22,7 +22,8 @@ func ofSeveral() *Router {
 // A thief knows everything that an upstream gave to another principal.
 type thief struct {
 	*world
-	thief *party
+	thief  *party
+	listen jsonrpc.ID // the newest subscription at a server
 }
 
 // inTheft runs test in worlds with one and with two upstreams, where the client and the thief are
@@ -66,7 +67,13 @@ func (x *thief) generous(name string) func(*party, *jsonrpc.Message) {
 			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"tasks":{"list":{}}},"serverInfo":{"name":"x","version":"1"}}`
 		case m.Method == "server/discover":
 			result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"ttlMs":0,"cacheScope":"private"}`
-		case m.Method == "subscriptions/listen", !m.IsRequest(), m.Method == "tools/list":
+		case m.Method == "subscriptions/listen":
+			x.mu.Lock()
+			x.listen = m.ID
+			x.mu.Unlock()
+			echoes(p, m)
+			return
+		case !m.IsRequest(), m.Method == "tools/list":
 			echoes(p, m)
 			return
 		case strings.Contains(text, `"requestState"`), strings.HasPrefix(m.Method, "tasks/") && m.Method != "tasks/list":
@@ -175,6 +182,32 @@ func TestBelongingsOfLegacyClients(t *testing.T) {
 	})
 }
 
+// A server that has restarted may count its tasks anew. Then an id is the task of the principal that was given it
+// last: the one before gets neither its state nor its notifications.
+func TestTaskIDIsGivenAgain(t *testing.T) {
+	inTheft(t, func(x *thief) {
+		call := `{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"` + x.named("echo") + `",` + modernTasks + `}}}`
+		x.thief.say(call) // has the first task T
+		if got := strings.Join(x.thief.take(), ""); !strings.Contains(got, x.named("T")) {
+			x.t.Fatal(got)
+		}
+		x.thief.say(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"taskIds":["` + x.named("T") + `"]},` + modernTasks + `}}}`)
+		if got := strings.Join(x.thief.take(), ""); !strings.Contains(got, `"taskIds":["`+x.named("T")+`"]`) {
+			x.t.Fatal(got)
+		}
+		listens := x.upstream("a" + modernStream)
+		x.client.say(call)
+		x.client.take()
+		listens.tell(x.listen, "notifications/tasks", `"taskId":"T","status":"working"`)
+		if got := x.thief.take(); len(got) > 0 {
+			x.t.Error("who had the id before was told", got)
+		}
+		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+			x.steal(`"method":"` + method + `","params":{"taskId":"` + x.named("T") + `",` + modernTasks + `}}}`)
+		}
+	})
+}
+
 // What another process had that is gone is unknown to servers of this one, even if they have something
 // with the same name. A server that outlives processes is asked.
 func TestOrphans(t *testing.T) {
@@ -241,20 +274,14 @@ func TestTasksFollowTheirTools(t *testing.T) {
 			p.Several.Store(several)
 			inWorld(t, p, []string{"a", "b"}, func(w *world) {
 				x := &thief{world: w}
-				var listen jsonrpc.ID // at a
-				w.hands = map[string]func(*party, *jsonrpc.Message){"a": func(p *party, m *jsonrpc.Message) {
-					if m.Method == "subscriptions/listen" {
-						listen = m.ID
-					}
-					x.generous("a")(p, m)
-				}}
+				w.hands = map[string]func(*party, *jsonrpc.Message){"a": x.generous("a")}
 				ask := func(method, params string) string {
 					w.client.say(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `,` + modernTasks + `}}}`)
 					return strings.Join(w.client.take(), "\n")
 				}
 				get := func(name string) string { return ask("tasks/get", `"taskId":"`+name+`"`) }
 				told := func() string {
-					w.upstream("a"+modernStream).tell(listen, "notifications/tasks", `"taskId":"T","status":"working"`)
+					w.upstream("a"+modernStream).tell(x.listen, "notifications/tasks", `"taskId":"T","status":"working"`)
 					return strings.Join(w.client.take(), "\n")
 				}
 				ask("tools/call", `"name":"a__echo"`)

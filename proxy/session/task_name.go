@@ -64,7 +64,7 @@ func (s *session) toolOf(u *upstreamConn, id string) string {
 	if tool := s.tasks.Get(s.taskName(u, id)).Tool; tool != "" {
 		return tool
 	}
-	return s.router.owned.Tool(s.owner, owners.OfTask.Digest(u.up.Link, u.up.Name, id))
+	return s.router.owned.Tool(s.owner, u.digest(owners.OfTask, id))
 }
 
 // exposed returns a copy of a message of an upstream with edits to its params, and with the
