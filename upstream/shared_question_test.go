@@ -37,6 +37,66 @@ func TestSharedQuestionHasOneOwner(t *testing.T) {
 	})
 }
 
+// A call of the proxy itself, which lists for the catalog, delays a question of the only client's call: if the
+// server answers that call first, it has not asked because of it.
+func TestSharedQuestionWhileTheProxyLists(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, own := w.start("1.a"), w.start("2.")
+		s := w.server()
+		both := func() {
+			t.Helper()
+			a.say(`{"id":"a","method":"x"}`)
+			own.say(`{"id":"list","method":"tools/list"}`)
+			s.heard()
+			s.say(`{"id":7,"method":"elicitation/create","params":{}}`)
+			s.hears()
+		}
+		both()
+		own.say(`{"id":"later","method":"prompts/list"}`) // did not cause what came before it
+		s.hears(`{"id":4,"method":"prompts/list"}`)
+		s.say(`{"id":3,"result":{}}`)
+		own.hears(`{"id":"list","result":{}}`)
+		a.hears(`@"a" {"id":1,"method":"elicitation/create","params":{}}`)
+		a.say(`{"id":1,"result":{}}`)
+		s.hears(`{"id":7,"result":{}}`)
+		s.say(`{"id":4,"result":{}}`, `{"id":2,"result":{}}`)
+		a.hears(`{"id":"a","result":{}}`)
+		own.hears(`{"id":"later","result":{}}`)
+
+		both() // and the list waits for the answer
+		time.Sleep(2 * time.Second)
+		s.hears(`{"id":7,` + cannot + `}`)
+		s.say(`{"id":6,"result":{}}`, `{"id":5,"result":{}}`)
+		a.hears(`{"id":"a","result":{}}`)
+		own.hears(`{"id":"list","result":{}}`)
+
+		both() // and the call is over before the list
+		s.say(`{"id":7,"result":{}}`, `{"id":8,"result":{}}`)
+		s.hears(`{"id":7,` + cannot + `}`)
+		a.hears(`{"id":"a","result":{}}`)
+
+		both() // and the server takes the question back
+		s.say(`{"method":"notifications/cancelled","params":{"requestId":7}}`, `{"id":10,"result":{}}`, `{"id":9,"result":{}}`)
+		a.hears(`{"id":"a","result":{}}`)
+		s.hears()
+
+		both() // and the client leaves: the error is the one stimulus of its call
+		a.leave()
+		s.hears(`{"id":7,` + cannot + `}`)
+		s.say(`{"id":11,"error":{"code":1,"message":"not without it"}}`, `{"id":12,"result":{}}`)
+		s.hears()
+		a = w.start("1.a")
+		a.say(`{"id":"a","method":"x"}`)
+
+		b := w.start("3.b") // has a call, too
+		b.say(`{"id":"b","method":"x"}`)
+		own.say(`{"id":"last","method":"tools/list"}`)
+		s.heard()
+		s.say(`{"id":7,"method":"elicitation/create","params":{}}`)
+		s.hears(`{"id":7,` + cannot + `}`)
+	})
+}
+
 // The call of a client that has just left may have asked what the server had on
 // its way: that is nobody else's to answer.
 func TestSharedQuestionOfACallThatIsOver(t *testing.T) {

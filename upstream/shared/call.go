@@ -118,6 +118,9 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 		s.mu.Unlock()
 	}
 	c.request.Respond(m)
+	if c.isOwn() {
+		s.ownAnswered()
+	}
 }
 
 // becameTask reports whether a modern server continues a call as a task.

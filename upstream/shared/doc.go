@@ -17,6 +17,10 @@
 // when it has had no members for a while. A legacy server stays, unless its upstream says how long
 // (idle.go).
 //
+// The proxy lists for its catalog as a member of its own, while clients have calls. A request of the server that
+// could be about such a call waits until that is answered: a server answers a call after what it has asked for it
+// (server.go).
+//
 // A cancelled call causes one stimulus (package peer, mark.go): a call that may wait for a request
 // that got the one error has [peer.FadeFor] to end by itself, and is cancelled then. For a
 // moment after a cancellation the server may still send messages for the call, and these are not

@@ -12,8 +12,14 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// maxAsked bounds the server requests that one client has open. Further ones are refused.
-const maxAsked = 1024
+const (
+	// maxAsked bounds the server requests that one client has open. Further ones are refused.
+	maxAsked = 1024
+
+	// These bound the server requests that wait for calls without a client, and how long they do.
+	maxHeld = 64
+	heldFor = 2 * time.Second
+)
 
 // asked passes a request of the server to the client that it belongs to. If that is not certain the request is
 // refused, since a guess could show one client's data to another.
@@ -32,8 +38,26 @@ func (s *sharedSession) asked(r *peer.Request) {
 	defer s.mu.Unlock()
 	m, of, said := s.ownerLocked(r.Message.Related, r.Of, task)
 	if !said {
-		m, of = s.onlyCallerLocked()
+		m, of = s.onlyCallerLocked(false)
+		if m == nil && s.holdLocked(r) {
+			return
+		}
 	}
+	s.passLocked(r, notes, owner{m, of, task, said})
+}
+
+// An owner is the client that a request of the server belongs to, nil for none, and its own request; or what the
+// server says of it.
+type owner struct {
+	m    *member
+	of   jsonrpc.ID
+	task string
+	said bool // the request names a call or a task
+}
+
+// passLocked passes a request of the server to its owner, or refuses it.
+func (s *sharedSession) passLocked(r *peer.Request, notes *mcp.Notes, to owner) {
+	m, said := to.m, to.said
 	switch {
 	case m == nil && r.Method == mcp.MethodRootsList && s.up.Roots != nil && !said && !s.busyLocked():
 		r.RespondIfRoom(&jsonrpc.Message{Result: rootsResult(s.up.Roots)})
@@ -54,10 +78,81 @@ func (s *sharedSession) asked(r *peer.Request) {
 			r.RespondIfRoom(jsonrpc.Failure(refusal))
 			return
 		}
-		r.Assign(m, task, &m.room)
-		s.askClientLocked(m, r, notes, of)
+		r.Assign(m, to.task, &m.room)
+		s.askClientLocked(m, r, notes, to.of)
 	}
 }
+
+// A heldRequest is a request of the server that waits until it is known who caused it.
+type heldRequest struct {
+	r     *peer.Request
+	of    *member       // the only client with a call when it came
+	calls []*memberCall // without a client, that were at the server then
+}
+
+// holdLocked holds a request of the server that could belong to one client only, but for calls of the proxy's own
+// members: these list for the catalog at any time. Such a call has not caused the request if it is answered first.
+// It returns false if the request need not wait.
+func (s *sharedSession) holdLocked(r *peer.Request) bool {
+	only, _ := s.onlyCallerLocked(true)
+	if only == nil || len(s.held) >= maxHeld {
+		return false
+	}
+	h := &heldRequest{r: r, of: only}
+	for _, c := range s.atServer() {
+		if c.isOwn() {
+			h.calls = append(h.calls, c)
+		}
+	}
+	s.held = append(s.held, h)
+	s.timers.After(heldFor, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if slices.Contains(s.held, h) {
+			h.of = nil
+			s.releaseLocked(h)
+		}
+	})
+	return true
+}
+
+// ownAnswered passes on the requests of the server that waited for the last of the proxy's own calls.
+func (s *sharedSession) ownAnswered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range slices.Clone(s.held) {
+		if !slices.ContainsFunc(h.calls, func(c *memberCall) bool { return c.Open() }) {
+			s.releaseLocked(h)
+		}
+	}
+}
+
+// releaseLocked passes on a request that was held, if its client still has a call, or refuses it.
+func (s *sharedSession) releaseLocked(h *heldRequest) {
+	s.held = slices.DeleteFunc(s.held, func(other *heldRequest) bool { return other == h })
+	if !h.r.Open() {
+		return // the server has cancelled it
+	}
+	var to owner
+	if h.of != nil && !h.of.gone {
+		if to.of = h.of.newest(); !to.of.IsZero() {
+			to.m = h.of
+		}
+	}
+	s.passLocked(h.r, mcp.Read(h.r.Message), to)
+}
+
+// refuseHeldLocked refuses the held requests of a client that leaves.
+func (s *sharedSession) refuseHeldLocked(m *member) {
+	for _, h := range slices.Clone(s.held) {
+		if h.of == m {
+			s.releaseLocked(h)
+		}
+	}
+}
+
+// isOwn reports whether the call is of a member without a client.
+func (c *memberCall) isOwn() bool { return c.member.holder.Who == "" }
 
 // asked returns the number of server requests that the client has not answered.
 func (m *member) asked() int {
@@ -142,11 +237,11 @@ func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task stri
 
 // onlyCallerLocked returns the only client with a call at the server, and its newest request. It returns nil if a
 // message could also concern another client: because of a call, a call abandoned recently, or a task, although
-// messages about tasks should name them.
-func (s *sharedSession) onlyCallerLocked() (only *member, id jsonrpc.ID) {
+// messages about tasks should name them. If clients is true, calls of members without a client do not count.
+func (s *sharedSession) onlyCallerLocked(clients bool) (only *member, id jsonrpc.ID) {
 	for _, c := range s.atServer() {
 		switch {
-		case c.quiet:
+		case c.quiet, clients && c.isOwn():
 		case c.member.gone, only != nil && only != c.member:
 			return nil, id
 		default: // including calls that are being cancelled

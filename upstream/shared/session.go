@@ -71,6 +71,7 @@ type sharedSession struct {
 	level    level
 	tasks    tasks[*member]
 	elicited elicitations[*member]
+	held     []*heldRequest       // requests of the server whose owner is not known yet
 	users    principals           // principals whose data the server has received
 	gaveUp   principals           // principals with abandoned calls that may still run
 	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor

@@ -81,6 +81,7 @@ func (s *sharedSession) leave(m *member, end error) {
 	s.mu.Lock()
 	m.gone = true
 	delete(s.members, m)
+	s.refuseHeldLocked(m) // the one stimulus of a call that may have asked
 	if s.tasks.running(m) {
 		m.gaveUp = time.Now()
 	}
