@@ -39,6 +39,31 @@ func TestModernIdleServerEnds(t *testing.T) {
 	})
 }
 
+// A client may come back for a task until its ttlMs is over, or for an hour: so long the server runs.
+func TestModernServerOfATaskStays(t *testing.T) {
+	for ttl, stays := range map[string]time.Duration{`"ttlMs":600000`: 10 * time.Minute, `"ttlMs":null`: time.Hour, `"ttlMs":1e9`: time.Hour, `"ttlMs":1`: modernIdle} {
+		t.Run(ttl, func(t *testing.T) {
+			inModernWorld(t, func(w *sharedWorld) {
+				a := w.attach("a")
+				s := w.server()
+				a.say(`{"id":1,"method":"tools/call","params":{}}`)
+				s.heard()
+				s.say(`{"id":2,"result":{"resultType":"task","taskId":"t","status":"working",` + ttl + `}}`)
+				a.hears(`{"id":1,"result":{"resultType":"task","taskId":"t","status":"working",` + ttl + `}}`)
+				a.leave()
+				time.Sleep(stays - time.Second)
+				b := w.attach("b")
+				b.lives(s)
+				b.leave()
+				time.Sleep(modernIdle)
+				if s.hears(); s.end == nil {
+					t.Error("the server was not ended")
+				}
+			})
+		})
+	}
+}
+
 // With the last proxy a server that has no stream ends at once.
 func TestEndIdle(t *testing.T) {
 	inModernWorld(t, func(w *sharedWorld) {

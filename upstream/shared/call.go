@@ -110,6 +110,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	case s.modern != nil && becameTask(m):
 		s.mu.Lock()
 		s.gaveUpLocked(c.member, c) // the server still works on it
+		s.keepForTaskLocked(m.Result)
 		s.mu.Unlock()
 	}
 	if ids := elicitationsIn(m.Error); len(ids) > 0 && s.modern == nil {

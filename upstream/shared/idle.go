@@ -1,16 +1,41 @@
 package shared
 
 import (
+	"encoding/json"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// modernIdle is how long a modern server runs without a stream, unless its upstream says otherwise. Ending it loses
-// nothing, since it has no sessions. Other servers stay.
-const modernIdle = time.Minute
+const (
+	// modernIdle is how long a modern server runs without a stream, unless its upstream says otherwise. Ending it
+	// loses nothing but tasks, since it has no sessions. Other servers stay.
+	modernIdle = time.Minute
+
+	// maxTaskTime bounds how long a modern server runs without a stream because it has given a task. A client may
+	// come back for a task until its ttlMs is over.
+	maxTaskTime = time.Hour
+)
+
+// keepForTaskLocked keeps a modern server for the time in which a client may ask for a task that it was given.
+func (s *sharedSession) keepForTaskLocked(task json.RawMessage) {
+	if end := time.Now().Add(taskTime(task)); end.After(s.until) {
+		s.until = end
+	}
+}
+
+// taskTime returns the ttlMs of a task, maxTaskTime if that is unlimited or longer.
+func taskTime(task json.RawMessage) time.Duration {
+	raw, _ := jsonrpc.Member(task, "ttlMs")
+	ms, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || ms > float64(maxTaskTime/time.Millisecond) {
+		return maxTaskTime
+	}
+	return time.Duration(max(ms, 0)) * time.Millisecond
+}
 
 // noteUse notes when a call was over, for upstreams that do so.
 func (s *sharedSession) noteUse(*peer.Call, *jsonrpc.Message, *peer.Lost) {
@@ -31,6 +56,7 @@ func (s *sharedSession) idleLocked() {
 	case s.over || s.welcome == nil || len(s.members) > 0 || s.up.Idle == 0 && s.modern == nil:
 		return
 	case s.up.Idle == 0:
+		left = max(left, time.Until(s.until))
 	case calls > 0: // those that members have left
 		left = s.up.Idle
 	default:

@@ -77,6 +77,7 @@ type sharedSession struct {
 	left     map[string]time.Time // when members that have left last abandoned a call, by principal, for peer.FadeFor
 	dropped  int                  // messages that could concern any of several clients
 	cause    jsonrpc.Cause        // of an end that this side began; zero before
+	until    time.Time            // a client may ask for a task that a modern server has given
 	idle     *timers.Timer        // runs while there is no member, if that ends the session
 	retired  bool                 // accepts no more members, and ends
 	over     bool
