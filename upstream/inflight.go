@@ -210,12 +210,13 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for e := range m.Each {
+		task := "" // that a request is about
 		switch {
 		case e.IsResponse():
 			n = max(n, f.settleLocked(e.ID, e))
 			continue
 		case e.IsRequest():
-			f.askedLocked(e, cmp.Or(e.Related, m.Related))
+			task = f.askedLocked(e, cmp.Or(e.Related, m.Related))
 		case e.Method == mcp.MethodCancelled:
 			f.requests.TakeKey(requestID(e))
 		case e.Method == mcp.MethodTaskStatus:
@@ -225,7 +226,7 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 		switch {
 		case !f.guesses || e.Method == mcp.MethodProgress: // that has its token
 		case !f.modern:
-			m.Related = f.newestLocked()
+			m.Related = f.newestLocked(task)
 		case m.Related.IsZero():
 			m.Related = f.onlyLocked()
 		}
@@ -233,15 +234,23 @@ func (f *inFlight) fromServer(m *jsonrpc.Message) (n startSign) {
 	return n
 }
 
-// askedLocked records a request of the server. related is not guessed.
-func (f *inFlight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) {
-	task := string(mcp.Read(m).Raw(mcp.RelatedTaskID))
+// askedLocked records a request of the server, and returns the task that it belongs to. related is not guessed.
+func (f *inFlight) askedLocked(m *jsonrpc.Message, related jsonrpc.ID) (task string) {
+	task = string(mcp.Read(m).Raw(mcp.RelatedTaskID))
 	_ = f.requests.Add(m.ID, serverRequest{seq: f.seq, related: related, task: task}) // fails if there are too many
+	return task
 }
 
-// newestLocked returns the newest call that works, or else the newest call; zero for none.
-func (f *inFlight) newestLocked() jsonrpc.ID {
-	id, _, ok := f.calls.Newest(func(c *openCall) bool { return c.works })
+// newestLocked returns the newest call that works, of those for a task if there are any, or else the newest call; zero
+// for none. A client waits with tasks/result for what is asked about a task.
+func (f *inFlight) newestLocked(task string) (id jsonrpc.ID) {
+	ok := false
+	if task != "" {
+		id, _, ok = f.calls.Newest(func(c *openCall) bool { return c.works && c.task == task })
+	}
+	if !ok {
+		id, _, ok = f.calls.Newest(func(c *openCall) bool { return c.works })
+	}
 	if !ok {
 		id, _, _ = f.calls.Newest(nil)
 	}

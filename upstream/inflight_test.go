@@ -22,6 +22,12 @@ func TestRelated(t *testing.T) {
 	question, progress := `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`, `{"jsonrpc":"2.0","method":"notifications/progress"}`
 	call := func(id int) string { return fmt.Sprintf(`>{"jsonrpc":"2.0","id":%d,"method":"x"}`, id) }
 	answer := func(id int) string { return fmt.Sprintf(`<{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
+	result := func(id, task string) string {
+		return `>{"jsonrpc":"2.0","id":` + id + `,"method":"tasks/result","params":{"taskId":"` + task + `"}}`
+	}
+	about := func(task string) string {
+		return `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"` + task + `"}}}}`
+	}
 	for _, row := range []struct {
 		name  string
 		moves []string
@@ -36,6 +42,8 @@ func TestRelated(t *testing.T) {
 		{"cancelled", []string{call(1), call(2), `>{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`}, question, "1"},
 		{"a list is no work", []string{call(1), `>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`}, question, "1"},
 		{"nothing but a list", []string{`>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`}, question, "2"},
+		{"about a task", []string{result("1", "t"), result("2", "u"), call(3)}, about("t"), "1"},
+		{"about a task for which nobody waits", []string{result("1", "t"), call(3)}, about("u"), "3"},
 		{"batch", []string{`>[` + call(4)[1:] + `,` + call(5)[1:] + `]`}, `[` + question + `]`, "5"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -46,6 +46,8 @@ func TestSharedTaskIsItsCreators(t *testing.T) {
 		s.hears(`{"id":3,"method":"tasks/result","params":{"taskId":"t1"}}`)
 		b.say(`{"id":1,"method":"x"}`)
 		s.heard()
+		a.say(`{"id":"newer","method":"x"}`) // is about no task
+		s.heard()
 		const ask = `"method":"elicitation/create","params":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t1"}}}}`
 		s.say(`{"id":1,`+ask, `@4 {"id":2,`+ask) // the second says it is b's and a's
 		a.hears(`@1 {"id":1,` + ask)
@@ -54,6 +56,8 @@ func TestSharedTaskIsItsCreators(t *testing.T) {
 
 		s.say(`{"method":"notifications/tasks/status","params":{"taskId":"t1","status":"completed"}}`, progress, `{"id":3,"result":{}}`)
 		a.hears(`@1 {"method":"notifications/tasks/status","params":{"taskId":"t1","status":"completed"}}`, `{"id":1,"result":{}}`)
+		s.say(`{"id":5,"result":{}}`)
+		a.hears(`{"id":"newer","result":{}}`)
 		a.leave()
 		s.heard()
 		b.say(`{"id":2,"method":"tasks/get","params":{"taskId":"t1"}}`)

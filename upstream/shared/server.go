@@ -135,7 +135,7 @@ func (s *sharedSession) releaseLocked(h *heldRequest) {
 	}
 	var to owner
 	if h.of != nil && !h.of.gone {
-		if to.of = h.of.newest(); !to.of.IsZero() {
+		if to.of = h.of.newest(""); !to.of.IsZero() {
 			to.m = h.of
 		}
 	}
@@ -230,7 +230,7 @@ func (s *sharedSession) ownerLocked(related jsonrpc.ID, of *peer.Call, task stri
 		m = t.by
 	}
 	if id.IsZero() {
-		id = m.newest()
+		id = m.newest(task)
 	}
 	return m, id, true
 }
@@ -256,7 +256,7 @@ func (s *sharedSession) onlyCallerLocked(clients bool) (only *member, id jsonrpc
 			return nil, id
 		}
 	}
-	id = only.newest()
+	id = only.newest("")
 	if id.IsZero() {
 		return nil, id
 	}
@@ -268,13 +268,22 @@ func (s *sharedSession) busyLocked() bool {
 	return slices.ContainsFunc(s.atServer(), func(c *memberCall) bool { return !c.quiet && !c.member.gone })
 }
 
-// newest returns the id of m's newest request at the server, preferably one that the server works on; zero for
-// none.
-func (m *member) newest() (id jsonrpc.ID) {
-	works := false
+// newest returns the id of m's newest request at the server, preferably one that is about the task, or else one that
+// the server works on; zero for none. A client waits with tasks/result for what is asked about a task.
+func (m *member) newest(task string) (id jsonrpc.ID) {
+	best := 0
 	for _, c := range m.s.atServer() {
-		if c.member == m && c.request.Open() && (c.Works || !works) {
-			id, works = c.request.ID, c.Works
+		fits := 1
+		switch {
+		case c.member != m || !c.request.Open():
+			continue
+		case c.Works && task != "" && c.Task == task:
+			fits = 3
+		case c.Works:
+			fits = 2
+		}
+		if fits >= best {
+			id, best = c.request.ID, fits
 		}
 	}
 	return id
@@ -355,7 +364,7 @@ func (s *sharedSession) elicitationDone(m *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if member := s.elicited.byID[id]; ok && member != nil {
-		member.hearLocked(m, member.newest())
+		member.hearLocked(m, member.newest(""))
 	}
 }
 
