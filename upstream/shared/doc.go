@@ -19,7 +19,7 @@
 //
 // The proxy lists for its catalog as a member of its own, while clients have calls. A request of the server that
 // could be about such a call waits until that is answered: a server answers a call after what it has asked for it
-// (server.go).
+// (held.go).
 //
 // A cancelled call causes one stimulus (package peer, mark.go): a call that may wait for a request
 // that got the one error has [peer.FadeFor] to end by itself, and is cancelled then. For a

@@ -1,0 +1,86 @@
+package shared
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+)
+
+// These bound the server requests that wait for calls without a client, and how long they do.
+const (
+	maxHeld = 64
+	heldFor = 2 * time.Second
+)
+
+// A heldRequest is a request of the server that waits until it is known who caused it.
+type heldRequest struct {
+	r     *peer.Request
+	of    *member       // the only client with a call when it came
+	calls []*memberCall // without a client, that were at the server then
+}
+
+// holdLocked holds a request of the server that could belong to one client only, but for calls of the proxy's own
+// members: these list for the catalog at any time. Such a call has not caused the request if it is answered first.
+// It returns false if the request need not wait.
+func (s *sharedSession) holdLocked(r *peer.Request) bool {
+	only, _ := s.onlyCallerLocked(true)
+	if only == nil || len(s.held) >= maxHeld {
+		return false
+	}
+	h := &heldRequest{r: r, of: only}
+	for _, c := range s.atServer() {
+		if c.isOwn() {
+			h.calls = append(h.calls, c)
+		}
+	}
+	s.held = append(s.held, h)
+	s.timers.After(heldFor, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if slices.Contains(s.held, h) {
+			h.of = nil
+			s.releaseLocked(h)
+		}
+	})
+	return true
+}
+
+// ownAnswered passes on the requests of the server that waited for the last of the proxy's own calls.
+func (s *sharedSession) ownAnswered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range slices.Clone(s.held) {
+		if !slices.ContainsFunc(h.calls, func(c *memberCall) bool { return c.Open() }) {
+			s.releaseLocked(h)
+		}
+	}
+}
+
+// releaseLocked passes on a request that was held, if its client still has a call, or refuses it.
+func (s *sharedSession) releaseLocked(h *heldRequest) {
+	s.held = slices.DeleteFunc(s.held, func(other *heldRequest) bool { return other == h })
+	if !h.r.Open() {
+		return // the server has cancelled it
+	}
+	var to owner
+	if h.of != nil && !h.of.gone {
+		if to.of = h.of.newest(""); !to.of.IsZero() {
+			to.m = h.of
+		}
+	}
+	s.passLocked(h.r, mcp.Read(h.r.Message), to)
+}
+
+// refuseHeldLocked refuses the held requests of a client that leaves.
+func (s *sharedSession) refuseHeldLocked(m *member) {
+	for _, h := range slices.Clone(s.held) {
+		if h.of == m {
+			s.releaseLocked(h)
+		}
+	}
+}
+
+// isOwn reports whether the call is of a member without a client.
+func (c *memberCall) isOwn() bool { return c.member.holder.Who == "" }
