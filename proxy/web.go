@@ -17,6 +17,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -38,6 +39,7 @@ func newWeb(cfg *config.Config, h http.Handler, o Options) (*web, error) {
 	t, err := webTLS(cfg, o.Log)
 	w := &web{addresses: cfg.Listen, tls: t, log: o.Log, server: &http.Server{
 		Handler:           h,
+		HTTP2:             frontend.HTTP2(),
 		ConnContext:       identity.WithSocket,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,

@@ -114,6 +114,10 @@ func (h *HTTP) init() {
 	})
 }
 
+// HTTP2 returns what a server that serves HTTP over HTTP/2 needs. There the deadline of a response resets a stream,
+// and where the client reads nothing from its connection, that cannot be written either: the connection must end.
+func HTTP2() *http.HTTP2Config { return &http.HTTP2Config{WriteByteTimeout: stall} }
+
 // ServeHTTP implements [http.Handler].
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.init()
