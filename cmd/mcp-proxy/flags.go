@@ -70,6 +70,7 @@ func (o *options) with(f func(context.Context, *start) error) func(*cobra.Comman
 // load reads the configuration that the flags and from describe, and sets up the log. args are
 // the command behind "--".
 func (o *options) load(args []string, from config.Options) (*start, error) {
+	stderr.serves()
 	log, err := newLogger(stderr, o.logFormat, o.logLevel)
 	if err != nil {
 		return nil, err

@@ -3,10 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -23,11 +25,48 @@ func newLogger(out *output, format, level string) (*slog.Logger, error) {
 	case terminal && (format == "text" || format == "auto"):
 		return slog.New(&consoleHandler{console: newConsole(out), level: l}), nil
 	case format == "text":
-		return slog.New(tint.NewTextHandler(out, &tint.Options{Level: l, NoColor: true, ReplaceAttr: readable})), nil
+		return newCounted(tint.NewTextHandler(out, &tint.Options{Level: l, NoColor: true, ReplaceAttr: readable})), nil
 	case format == "json", format == "auto":
-		return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
+		return newCounted(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
 	}
 	return nil, fmt.Errorf("--log-format %q: use text, json or auto", format)
+}
+
+// A countedHandler counts the records that nobody read, and logs their number before the next one.
+type countedHandler struct {
+	slog.Handler
+	base    slog.Handler // without attributes
+	dropped *atomic.Int64
+}
+
+func newCounted(h slog.Handler) *slog.Logger {
+	return slog.New(&countedHandler{h, h, new(atomic.Int64)})
+}
+
+// Handle implements [slog.Handler].
+func (h *countedHandler) Handle(ctx context.Context, r slog.Record) error {
+	if n := h.dropped.Swap(0); n > 0 {
+		gap := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: nobody read them", 0)
+		gap.Add("dropped", n)
+		if errors.Is(h.base.Handle(ctx, gap), errUnread) {
+			h.dropped.Add(n)
+		}
+	}
+	err := h.Handler.Handle(ctx, r)
+	if errors.Is(err, errUnread) {
+		h.dropped.Add(1)
+	}
+	return err
+}
+
+// WithAttrs implements [slog.Handler].
+func (h *countedHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &countedHandler{h.Handler.WithAttrs(attrs), h.base, h.dropped}
+}
+
+// WithGroup implements [slog.Handler].
+func (h *countedHandler) WithGroup(name string) slog.Handler {
+	return &countedHandler{h.Handler.WithGroup(name), h.base, h.dropped}
 }
 
 // readable formats durations for people ("1.5s"; JSON would have nanoseconds), and drops empty

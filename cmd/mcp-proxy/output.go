@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -21,9 +24,56 @@ import (
 type output struct {
 	file *os.File
 
-	mu     sync.Mutex // held while something is written; guards the rest
-	held   []byte     // the end of the last write if it was \r or a part of a character
-	failed error      // of the first write that failed
+	mu     sync.Mutex    // held while something is written; guards the rest
+	held   []byte        // the end of the last write if it was \r or a part of a character
+	failed error         // of the first write that failed
+	wait   time.Duration // of a write for a reader; zero: for ever
+	stuck  chan error    // of a write that has found no reader in that time; nil: none
+}
+
+// readerTime is how long a program that serves waits, once, for whoever reads its log. It must end within 1.5 s of
+// a signal.
+const readerTime = 500 * time.Millisecond
+
+var errUnread = errors.New("nobody reads it")
+
+// serves makes writes drop what nobody reads. A program that serves must not stand still because the one that has
+// started it does not read its log, or has stopped the terminal.
+func (o *output) serves() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wait = readerTime
+}
+
+// putLocked writes text to the file. Behind a write that is stuck it drops it.
+func (o *output) putLocked(text []byte) error {
+	if o.wait == 0 {
+		_, err := o.file.Write(text)
+		return err
+	}
+	if o.stuck != nil {
+		select {
+		case <-o.stuck:
+			o.stuck = nil
+		default:
+			return errUnread
+		}
+	}
+	written := make(chan error, 1) // so that write returns
+	go o.write(bytes.Clone(text), written)
+	select {
+	case err := <-written:
+		return err
+	case <-time.After(o.wait):
+		o.stuck = written
+		return nil // it is written as soon as somebody reads
+	}
+}
+
+// write runs until somebody reads: nothing else interrupts it, and there is one at a time.
+func (o *output) write(text []byte, written chan<- error) {
+	_, err := o.file.Write(text)
+	written <- err
 }
 
 var (
@@ -40,7 +90,7 @@ func (o *output) Write(p []byte) (int, error) {
 		safe, held = spellOut(append(o.held, p...))
 	}
 	o.held = held
-	if _, err := o.file.Write(safe); err != nil {
+	if err := o.putLocked(safe); err != nil {
 		o.failed = cmp.Or(o.failed, err)
 		return 0, err
 	}
@@ -61,7 +111,7 @@ func (o *output) printed() error {
 func (o *output) command(text string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = o.file.WriteString(text) // a closed terminal is no error
+	_ = o.putLocked([]byte(text)) // a closed terminal is no error
 }
 
 // exact returns a writer that changes nothing, unless the output is a terminal.

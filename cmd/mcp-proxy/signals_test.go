@@ -4,7 +4,9 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -65,6 +67,47 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 			t.Fatalf("%v: %s", err, text)
 		}
 	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever started the proxy may never read its log: that stops neither calls nor the end.
+func TestNobodyReadsTheLog(t *testing.T) {
+	t.Parallel()
+	in, log, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer log.Close()
+	log.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	log.Write(make([]byte, 4<<20)) // until the pipe is full
+	cmd := exec.Command("mcp-proxy", "serve", "--port", "0", "--", "fakeserver")
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	url := regexp.MustCompile(`http://[^ ,]*/mcp`).FindString(line)
+	if err != nil || url == "" {
+		t.Fatal(line, err)
+	}
+	call := func() {
+		if text, err := exec.Command("mcp-proxy", "call", "echo", "--url", url).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+	}
+	call()
+	eventually(t, "the number of dropped lines", func() bool {
+		in.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		text, _ := io.ReadAll(in)
+		call() // which is logged
+		return bytes.Contains(text, []byte(`"log lines dropped: nobody read them","dropped":`))
+	})
 	cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
