@@ -95,28 +95,42 @@ func (t *takeover) onChange() (stop func(), err error) {
 	}, nil
 }
 
-// watch runs until w is closed. before is the checksum of the files when they were read.
+// watch runs until w is closed. before is the checksum of the files when they were read. Events only say when to
+// look: other files in the folders may change all the time.
 func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
-	files := t.cfg.Read
+	files, seen := t.cfg.Read, before
 	t.addFolders(w, files)
-	quiet := time.NewTimer(settled) // finds what changed before the folders were watched
-	defer quiet.Stop()
+	next := time.NewTimer(settled) // finds what changed before the folders were watched
+	defer next.Stop()
+	due := true
+	lookAgain := func() {
+		if !due {
+			due = true
+			next.Reset(settled)
+		}
+	}
 	for {
 		select {
 		case _, open := <-w.Events:
 			if !open {
 				return
 			}
-			quiet.Reset(settled)
+			lookAgain()
 		case err, open := <-w.Errors:
 			if !open {
 				return
 			}
 			t.log.Warn("cannot watch the configuration files", "err", err)
-			quiet.Reset(settled) // events may be lost
-		case <-quiet.C:
+			lookAgain() // events may be lost
+		case <-next.C:
+			due = false
 			now := contents(files)
-			if now == before {
+			changes := now != seen
+			if seen = now; now == before {
+				continue
+			}
+			lookAgain() // also after a reload: a link may lead to another folder now
+			if changes {
 				continue
 			}
 			before = now
@@ -124,7 +138,6 @@ func (t *takeover) watch(w *fsnotify.Watcher, before [sha256.Size]byte) {
 				files, before = read, [sha256.Size]byte{} // other files: compare once more
 			}
 			t.addFolders(w, files)
-			quiet.Reset(settled) // as above: a link may lead to another folder now
 		}
 	}
 }

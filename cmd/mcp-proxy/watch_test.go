@@ -77,6 +77,50 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// Another file in the folder, such as a log, may change all the time.
+func TestWatchInABusyFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "proxy.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("1")
+	read := make(chan string, 9)
+	s := &start{cfg: &config.Config{Read: []string{file}}, log: slog.New(slog.DiscardHandler)}
+	s.again = func() (*config.Config, error) {
+		text, err := os.ReadFile(file)
+		read <- string(text)
+		return s.cfg, err
+	}
+	over := &takeover{start: s, ctx: t.Context(), adopt: func(*config.Config) error { return nil }}
+	stop, err := over.onChange()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	write("2")
+	busy, end := time.NewTicker(settled/20), time.After(20*time.Second)
+	defer busy.Stop()
+	for {
+		select {
+		case <-busy.C:
+			if err := os.WriteFile(filepath.Join(dir, "log"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		case got := <-read:
+			if got != "2" {
+				t.Errorf("it has read %q", got)
+			}
+			return
+		case <-end:
+			t.Fatal("the change was not read")
+		}
+	}
+}
+
 // A change in a folder that a link leads to since the reload, before it is watched, is not missed.
 func TestWatchMissesNothing(t *testing.T) {
 	t.Parallel()
