@@ -11,6 +11,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 const (
@@ -145,7 +146,8 @@ func (r *restart) commandLocked() *jsonrpc.ClosedError {
 		return nil
 	case time.Now().Before(c.next):
 		wait := waitAfter(c.end)
-		wait.Lasting = true // clients need not wait for the next start
+		fault, ok := errors.AsType[*process.StartError](c.end)
+		wait.Lasting = !ok || fault.Fault != process.CannotRun // clients need not wait for the next start of a bad command
 		return wait
 	}
 	c.tries, c.next = r, time.Now().Add(c.wait.NextBackOff())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/upstream/process"
 )
 
 // roundOf goes through one round of a restart state as Attach does.
@@ -75,6 +76,21 @@ func TestBackOffGrowsAndOthersAreUnaffected(t *testing.T) {
 			t.Error("one client's bad luck is another's")
 		}
 	})
+}
+
+// While a command waits for everybody, a retry can help if the machine had no room for it.
+func TestCommandThatCannotRunMayBeRetried(t *testing.T) {
+	for fault, lasting := range map[process.Fault]bool{process.CannotRun: false, process.NoCommand: true} {
+		var rs restarts
+		for i := range commandFailures {
+			r, _ := rs.enter(serverID{"u", fmt.Sprint(i), mcp.Legacy})
+			r.commandFailed(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartFailed, Lasting: lasting, Err: &process.StartError{Fault: fault}})
+			r.leave()
+		}
+		if _, wait := rs.enter(serverID{"u", "k", mcp.Legacy}); wait == nil || wait.Lasting != lasting {
+			t.Errorf("fault %d: %+v", fault, wait)
+		}
+	}
 }
 
 // A command that fails for everybody waits for everybody: one start at a time finds out whether
