@@ -323,11 +323,17 @@ func (s *serverSession) forget(lost *endpoint) {
 	for _, id := range s.asked.of(lost) {
 		s.put(received{m: mcp.Cancellation(id, "session lost")})
 	}
-	if silent {
-		s.spawn(func() {
-			if sleep(s.work, lostAfter) == nil {
-				s.calls.lose(lost, true)
-			}
-		})
+	if !silent {
+		return
+	}
+	tried := s.t.failures.try() // all that are lost are one event
+	late := func() {
+		defer tried()
+		if sleep(s.work, lostAfter) == nil {
+			s.calls.lose(lost, true)
+		}
+	}
+	if !s.spawn(late) {
+		tried()
 	}
 }

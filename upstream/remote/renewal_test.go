@@ -102,6 +102,44 @@ func TestD34_SilentCall(t *testing.T) {
 	}
 }
 
+// TestD34_OneEvent loses calls whose response has begun at once, and silent ones a second later: that is one
+// event, and one line of the log.
+func TestD34_OneEvent(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.handle("tools/call", func(w http.ResponseWriter, r *http.Request, m *jsonrpc.Message) {
+		if m.ID == jsonrpc.IntID(1) {
+			stream(w, ": begun\n\n")
+		}
+		block(r)
+	})
+	s, l := server(t, f.URL)
+	c := shaken(t, s)
+	const count = 10
+	for i := range count {
+		c.request(int64(i+1), "tools/call", "")
+		f.await("tools/call", i+1)
+	}
+	f.forget()
+	c.request(99, "ping", "")
+	events := map[string]bool{}
+	for lost := 0; lost < count; {
+		if m := c.recv(); m.Error != nil {
+			id, _ := m.ID.Int()
+			wantError(t, m, id, closed, "HTTP 404", jsonrpc.InFlight)
+			events[string(member(member(m.Error, "data"), "event"))] = true
+			lost++
+		}
+	}
+	c.close()
+	if len(events) != 1 {
+		t.Errorf("%d calls have the events %v", count, events)
+	}
+	if l.sum("requests to the upstream failed") != 1 || !strings.Contains(l.String(), "requests=10") {
+		t.Errorf("the log is %s", l)
+	}
+}
+
 func TestD34_WithoutSession(t *testing.T) {
 	f := newFake(t)
 	f.handle("initialize", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) { reply(w, m, initResult) })

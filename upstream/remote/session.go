@@ -209,12 +209,9 @@ func (s *serverSession) failCall(c *httpCall, f *failure) {
 	if errors.Is(context.Cause(c.ctx), errCancelled) || s.work.Err() != nil || !s.calls.take(c) {
 		return
 	}
-	switch {
-	case f.denied():
+	if f.denied() {
 		s.t.failures.denied(f)
-	case errors.Is(f.err, errSessionLost): // replace logs that
-		s.t.failures.mention(c.m, f)
-	default:
+	} else {
 		s.t.failures.count(f)
 	}
 	m := f.answer(s.t.name, c.m.ID)
