@@ -57,12 +57,17 @@ func (x *exchange) run(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Messag
 	x.resp = resp
 	switch {
 	case resp.StatusCode == http.StatusNotFound && x.at.id != "":
-		if reply, _ := x.refusal(); reply != nil && !x.vague && isAboutRequest(reply.Error) {
+		reply, _ := x.refusal()
+		named := reply != nil && !x.vague
+		if named && isAboutRequest(reply.Error) {
 			return reply, nil
 		}
 		x.vague = false
 		f = refused(resp.StatusCode)
 		f.lost = true
+		if named {
+			f.said = reply
+		}
 		return nil, f
 	case !succeeded(resp):
 		return x.refusal()

@@ -405,6 +405,29 @@ func TestD34_UnknownMethod(t *testing.T) {
 	}
 }
 
+// TestD34_NotFoundOfTheRequest: some servers give each error about a resource or tool status 404. A new session is made,
+// as the protocol demands, and then the server's own error is the answer.
+func TestD34_NotFoundOfTheRequest(t *testing.T) {
+	f := newFake(t)
+	f.handle("resources/read", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		w.Write(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -32002, Message: "Resource not found"}).Append(nil))
+	})
+	c := connect(t, f)
+	c.request(1, "resources/read", `{"uri":"x:1"}`)
+	m := c.recv()
+	for ; m.IsNotification(); m = c.recv() {
+	}
+	if m.ID != jsonrpc.IntID(1) || !strings.Contains(string(m.Error), "Resource not found") {
+		t.Errorf("got %s", m.Append(nil))
+	}
+	c.close()
+	if seen := strings.Join(f.all(), " "); strings.Count(seen, "initialize ") != 2 {
+		t.Errorf("server has seen %s", seen)
+	}
+}
+
 // TestD34_SilentInitialize: a server that does not answer initialize has startTimeout, and the next call tries again.
 func TestD34_SilentInitialize(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
