@@ -123,7 +123,7 @@ func (x *exchange) refusal() (*jsonrpc.Message, *failure) {
 	if err != nil {
 		return nil, f
 	}
-	m, err := x.t.limits.Decode(text)
+	m, err := x.t.limits.Decode(unmarked(text))
 	if err != nil || m.Error == nil {
 		f.lost = mayBeLoss && mediaType(x.resp) != typeJSON && saysSession(string(text))
 		return nil, f
@@ -176,7 +176,7 @@ func (x *exchange) readJSON(ctx context.Context) (*jsonrpc.Message, *failure) {
 	}
 	x.resp.Body.Close()
 	x.over = true
-	reply, f := x.take(ctx, text)
+	reply, f := x.take(ctx, unmarked(text))
 	if reply == nil && f == nil {
 		f = invalid("no response to the request")
 	}
@@ -191,6 +191,9 @@ func readBody(resp *http.Response, most int) ([]byte, error) {
 	_, err := text.ReadFrom(io.LimitReader(resp.Body, int64(most)+1))
 	return text.Bytes(), err
 }
+
+// unmarked returns a body without the byte order mark that programs on .NET write before it (RFC 8259, 8.1).
+func unmarked(text []byte) []byte { return bytes.TrimPrefix(text, []byte(byteOrderMark)) }
 
 // take reads one message, or in 2025-03-26 an array of them. It returns the reply if it is
 // one of them, and passes the others on.

@@ -94,6 +94,30 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
+// TestByteOrderMark: programs on .NET write one before what they answer.
+func TestByteOrderMark(t *testing.T) {
+	f := newFake(t)
+	status := 200
+	f.handle("tools/call", func(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.WriteHeader(status)
+		io.WriteString(w, byteOrderMark)
+		if status == 200 {
+			w.Write(jsonrpc.NewResult(m.ID, raw(`{"ran":true}`)).Append(nil))
+			return
+		}
+		w.Write(jsonrpc.NewError(m.ID, &jsonrpc.Error{Code: -1, Message: "no"}).Append(nil))
+	})
+	c := connect(t, f)
+	c.request(1, "tools/call", "")
+	wantResult(t, c.recv(), 1, `{"ran":true}`)
+	status = 400
+	c.request(2, "tools/call", "")
+	if m := c.recv(); m.ID != jsonrpc.IntID(2) || string(m.Error) != `{"code":-1,"message":"no"}` {
+		t.Errorf("got %s", m.Append(nil))
+	}
+}
+
 func TestErrorsOfTheServerPass(t *testing.T) {
 	for _, body := range []string{`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`, `{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}`} {
 		f := newFake(t)
