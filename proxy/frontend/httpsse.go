@@ -1,9 +1,6 @@
 package frontend
 
-import (
-	"context"
-	"net/http"
-)
+import "net/http"
 
 // An httpSSE is the HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first event
 // names the endpoint for POSTs, all messages to the client follow, and when it drops the session is
@@ -33,10 +30,8 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	rd := s.out.attach("", out)
 	h.open.begin(s, leave)
 	defer s.idle.release()
-	ctx, cancel := h.open.guard.whileGood(r.Context(), from.who)
-	defer cancel()
 	defer func() {
-		s.end(lostBy(ctx), false)
+		s.end(errDropped, false)
 		rd.detach(false, true)
 	}()
 	if out.begin() != nil {
@@ -47,15 +42,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 	if out.flush() != nil {
 		return
 	}
-	copyEvents(ctx, out, rd)
-}
-
-// lostBy returns why the stream of a session was lost.
-func lostBy(ctx context.Context) error {
-	if why := proofEnd(ctx); why != nil {
-		return why
-	}
-	return errDropped
+	copyEvents(r.Context(), out, rd)
 }
 
 // post receives one message for the session in the query.

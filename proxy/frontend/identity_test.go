@@ -541,11 +541,37 @@ func TestExpiredStreams(t *testing.T) {
 		if took := time.Since(start); took != time.Minute {
 			t.Errorf("HTTP+SSE ended after %v", took)
 		}
-		if _, err := conn.Recv(); !errors.Is(err, jsonrpc.ErrClosed) || jsonrpc.CauseOf(err) != jsonrpc.CauseTokenExpired.String() {
+		if _, err := conn.Recv(); !errors.Is(err, jsonrpc.ErrClosed) {
 			t.Errorf("Recv returned %v", err)
 		}
 		message := ts.at("/message?sessionId=" + old.session).as("long")
 		wantRefusal(t, message.post(`{"jsonrpc":"2.0","method":"x"}`), 404, -32600)
+	})
+}
+
+// TestExpiredSSE: when the token of a session of HTTP+SSE ends, Serve can still answer what is in flight, as on a WebSocket.
+func TestExpiredSSE(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := make(chan error, 1)
+		ts := newBubbleServer(t, func(h *HTTP) {
+			h.Guard.Clients = people{"a": until(person("a"), time.Minute)}
+			h.Serve = func(ctx context.Context, _ *identity.Identity, _ string, c jsonrpc.Conn) error {
+				<-ctx.Done()
+				cause <- context.Cause(ctx)
+				c.Send(note("last"))
+				return jsonrpc.Closed(context.Cause(ctx))
+			}
+		})
+		start := time.Now()
+		_, ev := ts.asLegacy("a")
+		wantText(t, ev.one().message(t), `{"jsonrpc":"2.0","method":"last"}`)
+		ev.end()
+		if took := time.Since(start); took != time.Minute {
+			t.Errorf("it ended after %v", took)
+		}
+		if err := <-cause; jsonrpc.CauseOf(err) != jsonrpc.CauseTokenExpired.String() {
+			t.Errorf("cause %v", err)
+		}
 	})
 }
 

@@ -173,6 +173,11 @@ func (o *openSessions) serveSession(s *httpSession, leave func()) {
 	log := o.log.With("transport", "http", "upstream", s.of.upstream, "principal", s.of.who.String(),
 		"http_session", shortID(s.id)) // the router logs a session of its own
 	o.run(log, s, leave, func(ctx context.Context) error {
+		if s.sse { // whose stream cannot carry a new proof; serve still answers what is in flight
+			good, stop := o.guard.whileGood(ctx, s.of.who)
+			defer stop()
+			ctx = good
+		}
 		err := o.serve(ctx, s.of.who, s.of.upstream, s)
 		s.Close()
 		s.queued.add(-s.queued.size())
