@@ -53,8 +53,11 @@ func (o *output) putLocked(text []byte) error {
 	}
 	if o.stuck != nil {
 		select {
-		case <-o.stuck:
+		case err := <-o.stuck:
 			o.stuck = nil
+			if err != nil {
+				return err
+			}
 		default:
 			return errUnread
 		}

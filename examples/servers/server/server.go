@@ -140,12 +140,12 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 		var m message
 		switch {
 		case json.Unmarshal(line, &m) != nil:
-			send(message{ID: json.RawMessage("null"), Error: &Error{Code: -32700, Message: "not a message"}})
+			_ = send(message{ID: json.RawMessage("null"), Error: &Error{Code: -32700, Message: "not a message"}})
 		case m.Method == "notifications/cancelled":
 			var cancelled struct {
 				ID json.RawMessage `json:"requestId"`
 			}
-			json.Unmarshal(m.Params, &cancelled)
+			_ = json.Unmarshal(m.Params, &cancelled) // else it names no request
 			mu.Lock()
 			if end := open[string(cancelled.ID)]; end != nil {
 				end()
@@ -163,7 +163,7 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 				delete(open, id)
 				mu.Unlock()
 				if ctx.Err() == nil { // else nobody waits
-					send(answer)
+					_ = send(answer) // the client reads it, or has gone
 				}
 				end()
 			})
@@ -178,7 +178,7 @@ func (s *Server) answer(ctx context.Context, m *message, send func(message) erro
 			Token json.RawMessage `json:"progressToken"`
 		} `json:"_meta"`
 	}
-	json.Unmarshal(m.Params, &params)
+	_ = json.Unmarshal(m.Params, &params) // the method reads all params
 	r := &Request{Params: m.Params, token: params.Meta.Token, send: send}
 	method := s.Methods[m.Method]
 	switch m.Method {
