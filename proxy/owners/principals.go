@@ -71,7 +71,9 @@ func (b *Principals) AddTask(who identity.Principal, d catalog.Digest, tool stri
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if before := b.only[d]; before != nil && before.who != who {
-		b.removeLocked(before, d)
+		if b.removeLocked(before, d); len(before.order) == 0 {
+			b.forgetLocked(b.of[before.who])
+		}
 	}
 	if h := b.addLocked(who, d, tool); alone {
 		if b.only == nil {

@@ -58,3 +58,16 @@ func TestTaskIsOfOne(t *testing.T) {
 		}
 	}
 }
+
+// A principal is forgotten with its last task that another one was given: else a server that gives the same id to each
+// client would fill the memory.
+func TestNothingOfNobody(t *testing.T) {
+	var p Principals
+	d := OfTask.Digest("", "u", mcp.Modern, "1")
+	for i := range 9 {
+		p.AddTask(identity.Principal{Kind: identity.Token, Name: fmt.Sprint(i)}, d, "x", true)
+	}
+	if len(p.of) != 1 || p.recent.Len() != 1 || len(p.only) != 1 || p.count != 1 {
+		t.Errorf("%d things of %d principals", p.count, len(p.of))
+	}
+}
