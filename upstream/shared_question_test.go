@@ -97,6 +97,26 @@ func TestSharedQuestionWhileTheProxyLists(t *testing.T) {
 	})
 }
 
+// A call of the proxy that it has cancelled may have caused what the server asked before: that is nobody's.
+func TestSharedQuestionOfACancelledList(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, own := w.start("1.a"), w.start("2.")
+		s := w.server()
+		a.say(`{"id":"a","method":"x"}`)
+		own.say(`{"id":"t","method":"tools/list"}`, `{"id":"p","method":"prompts/list"}`)
+		s.heard()
+		s.say(`{"id":7,"method":"elicitation/create","params":{}}`)
+		own.say(`{"method":"notifications/cancelled","params":{"requestId":"t"}}`)
+		s.hears(`{"method":"notifications/cancelled","params":{"requestId":3}}`)
+		s.say(`{"id":4,"result":{}}`)
+		own.hears(`{"id":"p","result":{}}`)
+		a.hears()
+		time.Sleep(2 * time.Second)
+		s.hears(`{"id":7,` + cannot + `}`)
+		a.hears()
+	})
+}
+
 // The call of a client that has just left may have asked what the server had on
 // its way: that is nobody else's to answer.
 func TestSharedQuestionOfACallThatIsOver(t *testing.T) {

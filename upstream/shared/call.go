@@ -120,7 +120,7 @@ func (c *memberCall) answered(m *jsonrpc.Message, lost *peer.Lost) {
 	}
 	c.request.Respond(m)
 	if c.isOwn() {
-		s.ownAnswered()
+		s.ownAnswered(c)
 	}
 }
 

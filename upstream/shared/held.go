@@ -18,7 +18,7 @@ const (
 type heldRequest struct {
 	r     *peer.Request
 	of    *member       // the only client with a call when it came
-	calls []*memberCall // without a client, that were at the server then
+	calls []*memberCall // without a client, that were at the server then and are not answered
 }
 
 // holdLocked holds a request of the server that could belong to one client only, but for calls of the proxy's own
@@ -47,12 +47,17 @@ func (s *sharedSession) holdLocked(r *peer.Request) bool {
 	return true
 }
 
-// ownAnswered passes on the requests of the server that waited for the last of the proxy's own calls.
-func (s *sharedSession) ownAnswered() {
+// ownAnswered passes on the requests of the server that waited only for this call of the proxy. One that also waits
+// for a call that was cancelled waits on: that call may have caused it.
+func (s *sharedSession) ownAnswered(c *memberCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range slices.Clone(s.held) {
-		if !slices.ContainsFunc(h.calls, func(c *memberCall) bool { return c.Open() }) {
+		at := slices.Index(h.calls, c)
+		if at < 0 {
+			continue
+		}
+		if h.calls = slices.Delete(h.calls, at, at+1); len(h.calls) == 0 {
 			s.releaseLocked(h)
 		}
 	}
