@@ -66,8 +66,8 @@ func (s *sharedSession) ownAnswered(c *memberCall) {
 // releaseLocked passes on a request that was held, if its client still has a call, or refuses it.
 func (s *sharedSession) releaseLocked(h *heldRequest) {
 	s.held = slices.DeleteFunc(s.held, func(other *heldRequest) bool { return other == h })
-	if !h.r.Open() {
-		return // the server has cancelled it
+	if s.over || !h.r.Open() {
+		return // the server has cancelled it, or is gone: run may no longer be waiting for calls of ambiguous
 	}
 	var to owner
 	if h.of != nil && !h.of.gone {
