@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +95,28 @@ func TestSharedQuestionWhileTheProxyLists(t *testing.T) {
 		s.heard()
 		s.say(`{"id":7,"method":"elicitation/create","params":{}}`)
 		s.hears(`{"id":7,` + cannot + `}`)
+	})
+}
+
+// Large questions that wait for a list of the proxy fill no memory: beyond some megabytes they are refused.
+func TestSharedLargeQuestionsWhileTheProxyLists(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, own := w.start("1.a"), w.start("2.")
+		s := w.server()
+		a.say(`{"id":"a","method":"x"}`)
+		own.say(`{"id":"list","method":"tools/list"}`)
+		s.heard()
+		large := `"` + strings.Repeat("x", 3<<20) + `"`
+		for i := range 3 {
+			s.say(fmt.Sprintf(`{"id":%d,"method":"elicitation/create","params":{"message":%s}}`, i, large))
+		}
+		s.hears(`{"id":1,`+cannot+`}`, `{"id":2,`+cannot+`}`)
+		s.say(`{"id":3,"result":{}}`)
+		if got := a.heard(); len(got) != 1 {
+			t.Errorf("the client was asked %d times", len(got))
+		}
+		time.Sleep(2 * time.Second)
+		s.hears()
 	})
 }
 

@@ -10,8 +10,9 @@ import (
 
 // These bound the server requests that wait for calls without a client, and how long they do.
 const (
-	maxHeld = 64
-	heldFor = 2 * time.Second
+	maxHeld      = 64
+	maxHeldBytes = 4 << 20 // unless it is only one
+	heldFor      = 2 * time.Second
 )
 
 // A heldRequest is a request of the server that waits until it is known who caused it.
@@ -26,7 +27,7 @@ type heldRequest struct {
 // It returns false if the request need not wait.
 func (s *sharedSession) holdLocked(r *peer.Request) bool {
 	only, _ := s.onlyCallerLocked(true)
-	if only == nil || len(s.held) >= maxHeld {
+	if only == nil || s.heldFullLocked(r) {
 		return false
 	}
 	h := &heldRequest{r: r, of: only}
@@ -45,6 +46,15 @@ func (s *sharedSession) holdLocked(r *peer.Request) bool {
 		}
 	})
 	return true
+}
+
+// heldFullLocked reports whether there is no room to hold one more request.
+func (s *sharedSession) heldFullLocked(r *peer.Request) bool {
+	size := len(r.Message.Params)
+	for _, h := range s.held {
+		size += len(h.r.Message.Params)
+	}
+	return len(s.held) >= maxHeld || len(s.held) > 0 && size > maxHeldBytes
 }
 
 // ownAnswered passes on the requests of the server that waited only for this call of the proxy. One that also waits
