@@ -27,13 +27,19 @@ type output struct {
 	mu     sync.Mutex    // held while something is written; guards the rest
 	held   []byte        // the end of the last write if it was \r or a part of a character
 	failed error         // of the first write that failed
-	wait   time.Duration // of a write for a reader; zero: for ever
+	serve  bool          // drop what nobody reads
+	wait   time.Duration // how long writes may still wait for a reader, together, before one is at once
 	stuck  chan error    // of a write that has found no reader in that time; nil: none
 }
 
-// readerTime is how long a program that serves waits, once, for whoever reads its log. It must end within 1.5 s of
-// a signal.
-const readerTime = 500 * time.Millisecond
+const (
+	// readerTime is how long a program that serves waits for whoever has fallen behind with its log. It must end
+	// within 1.5 s of a signal.
+	readerTime = 500 * time.Millisecond
+
+	// atOnce is the longest wait of a write that counts as none. A busy machine may need it.
+	atOnce = 50 * time.Millisecond
+)
 
 var errUnread = errors.New("nobody reads it")
 
@@ -42,12 +48,12 @@ var errUnread = errors.New("nobody reads it")
 func (o *output) serves() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.wait = readerTime
+	o.serve, o.wait = true, readerTime
 }
 
 // putLocked writes text to the file. Behind a write that is stuck it drops it.
 func (o *output) putLocked(text []byte) error {
-	if o.wait == 0 {
+	if !o.serve {
 		_, err := o.file.Write(text)
 		return err
 	}
@@ -63,12 +69,18 @@ func (o *output) putLocked(text []byte) error {
 		}
 	}
 	written := make(chan error, 1) // so that write returns
+	began := time.Now()
 	go o.write(bytes.Clone(text), written)
 	select {
 	case err := <-written:
+		if waited := time.Since(began); waited > atOnce {
+			o.wait = max(0, o.wait-waited)
+		} else {
+			o.wait = readerTime
+		}
 		return err
-	case <-time.After(o.wait):
-		o.stuck = written
+	case <-time.After(max(o.wait, atOnce)):
+		o.stuck, o.wait = written, 0
 		return nil // it is written as soon as somebody reads
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // written returns what an output that is no terminal writes.
@@ -29,6 +30,41 @@ func written(t *testing.T, write func(*output)) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// The lines of a program that serves wait for a slow reader together, not each anew.
+func TestSlowReaderOfTheLog(t *testing.T) {
+	t.Parallel()
+	reader, full, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer full.Close()
+	full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	full.Write(make([]byte, 4<<20)) // until the pipe is full
+	full.SetWriteDeadline(time.Time{})
+	o := &output{file: full}
+	o.serves()
+	const slow = 2 * atOnce
+	took := make(chan error, 1)
+	go func() {
+		time.Sleep(slow)
+		_, err := reader.Read(make([]byte, 64<<10))
+		took <- err
+	}()
+	if _, err := o.Write(make([]byte, 4<<10)); err != nil {
+		t.Error(err)
+	}
+	if err := <-took; err != nil {
+		t.Fatal(err)
+	}
+	if o.wait > readerTime-atOnce {
+		t.Errorf("the next line may wait for %v", o.wait)
+	}
+	if o.Write([]byte("at once\n")); o.wait != readerTime {
+		t.Errorf("after a line that did not wait the next one may wait for %v", o.wait)
+	}
 }
 
 // An output escapes what a terminal would obey, however the text is divided into writes.
