@@ -89,7 +89,7 @@ func TestRefreshIsNobodys(t *testing.T) {
 	p.ok(l, listTools)
 	<-reached
 	p.ok(l, listTools)
-	p.age2(l)
+	s.Revoke(false) // so that a call waits for the refresh
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() { left <- l.call(ctx, listTools) }()
@@ -143,9 +143,6 @@ func TestOutlive(t *testing.T) {
 		}
 	})
 }
-
-// age2 makes the login forget its token.
-func (p *person) age2(l *Login) { l.remember(must(l.config.Store.load(l.key)), nil) }
 
 // If the authorization server is down, requests with a valid token succeed, and not every request asks it. When it is
 // back the login works again.
