@@ -32,18 +32,24 @@ func written(t *testing.T, write func(*output)) string {
 	return string(text)
 }
 
-// The lines of a program that serves wait for a slow reader together, not each anew.
-func TestSlowReaderOfTheLog(t *testing.T) {
-	t.Parallel()
-	reader, full, err := os.Pipe()
+// fullPipe returns a pipe that takes nothing before something is read.
+func fullPipe(t *testing.T) (in, out *os.File) {
+	t.Helper()
+	in, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close()
-	defer full.Close()
-	full.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	full.Write(make([]byte, 4<<20)) // until the pipe is full
-	full.SetWriteDeadline(time.Time{})
+	t.Cleanup(func() { in.Close(); out.Close() })
+	out.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	out.Write(make([]byte, 4<<20))
+	out.SetWriteDeadline(time.Time{})
+	return in, out
+}
+
+// The lines of a program that serves wait for a slow reader together, not each anew.
+func TestSlowReaderOfTheLog(t *testing.T) {
+	t.Parallel()
+	reader, full := fullPipe(t)
 	o := &output{file: full}
 	o.serves()
 	const slow = 2 * atOnce

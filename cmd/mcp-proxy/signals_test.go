@@ -76,14 +76,7 @@ func TestNobodyReadsTheOutput(t *testing.T) {
 // Whoever started the proxy may never read its log: that stops neither calls nor the end.
 func TestNobodyReadsTheLog(t *testing.T) {
 	t.Parallel()
-	in, log, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	defer log.Close()
-	log.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	log.Write(make([]byte, 4<<20)) // until the pipe is full
+	in, log := fullPipe(t)
 	cmd := exec.Command("mcp-proxy", "serve", "--port", "0", "--", "fakeserver")
 	cmd.Stderr = log
 	out, err := cmd.StdoutPipe()
