@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -373,99 +372,4 @@ func (ls *links) announced(f *remoteLink, through bool, upstreams []link.Upstrea
 	if back {
 		ls.router.Returned(ls.ownedLocked(f)...)
 	}
-}
-
-// setLocked returns all upstreams, those that run here first, then those of each link in config
-// order, and the links whose upstreams are not known yet. Of two upstreams with one name the
-// first is used, and the host of the second gets a rejection.
-func (ls *links) setLocked() (set []session.Upstream, unknown []session.Unknown) {
-	has := newClaims()
-	for _, u := range ls.local {
-		route := routeOf(u)
-		route.Digest = ls.router.Catalog.Store.Digest(fingerprint(u))
-		set = append(set, ls.namedLocked(route))
-		has.hold(route, u.Key)
-	}
-	clear(ls.owners)
-	for i, f := range ls.all {
-		if !f.known {
-			unknown = append(unknown, session.Unknown{Link: f.config.Name, End: *f.endLocked(), Failed: f.failed != nil})
-		}
-		var refused []announced
-		for _, u := range f.announced {
-			err := u.err
-			if err == nil {
-				err = has.mayClaim(f.config, ls.all[:i], u.Upstream)
-			}
-			if err != nil {
-				refused = append(refused, announced{u.Upstream, err})
-				continue
-			}
-			has.hold(u.Upstream, f.config.Key)
-			ls.owners[u.Name] = f
-			set = append(set, ls.namedLocked(u.Upstream))
-		}
-		ls.rejectLocked(f, refused)
-	}
-	return set, unknown
-}
-
-// namedLocked sets the prefix that "auto" means beside links. A link counts before its host has
-// announced anything, so that no name changes when it comes up.
-func (ls *links) namedLocked(u session.Upstream) session.Upstream {
-	if ls.auto && ls.mixed && u.Prefix == nil {
-		u.Prefix = &u.Name
-	}
-	return u
-}
-
-// ownedLocked returns the names of the upstreams behind a link.
-func (ls *links) ownedLocked(f *remoteLink) []string {
-	var names []string
-	for name, owner := range ls.owners {
-		if owner == f {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// rejectLocked records the announced upstreams that are not offered, and tells their host. Each
-// has one event, which both logs have.
-func (ls *links) rejectLocked(f *remoteLink, refused []announced) {
-	var here []observe.Rejection
-	there := []link.Rejection{}
-	for _, r := range refused {
-		id := ls.notOfferedLocked(f, r)
-		here = append(here, observe.Rejection{Upstream: r.Name, Why: r.err.Error(), Event: id})
-		tells := r.err.Error()
-		if why, ok := errors.AsType[*refusal](r.err); ok {
-			tells = why.there
-		}
-		there = append(there, link.Rejection{Upstream: r.Name, Why: tells, Event: id})
-	}
-	if len(here)+len(f.rejected) > 0 {
-		f.client.Reject(there)
-	}
-	f.rejected = here
-}
-
-// notOfferedLocked returns the event of a rejection, and logs it the first time.
-func (ls *links) notOfferedLocked(f *remoteLink, r announced) string {
-	key := fmt.Sprint(f.config.Key, " ", r.Name, " ", r.err)
-	if id := ls.told[key]; id != "" {
-		return id
-	}
-	id := jsonrpc.NewEvent()
-	if len(ls.told) >= maxTold {
-		return id
-	}
-	ls.told[key] = id
-	f.log.Error("announced upstream not offered", "upstream", r.Name, "event", id, "err", r.err)
-	if tell := ls.hooks.Happened; tell != nil {
-		e := notOffered(r.Name, id, r.err.Error())
-		e.Link = f.config.Name
-		tell(e)
-	}
-	return id
 }
