@@ -3,9 +3,6 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,7 +23,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/ops/traces"
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/proxy/stdio"
-	"github.com/mcp-proxy/mcp-proxy/upstream"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
@@ -391,73 +387,3 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 
 // Close is Shutdown without any time. It returns nil.
 func (p *Proxy) Close() error { return closeNow(p.Shutdown) }
-
-// Client begins a session for this program, with one upstream, or with all if upstream is "". Policies treat it as the
-// operator. The session ends if ctx is done before initialize is answered. The caller closes the Client.
-func (p *Proxy) Client(ctx context.Context, upstream string) (*Client, error) {
-	p.start()
-	if !p.inside.enter() {
-		return nil, jsonrpc.ErrClosed
-	}
-	near, far := jsonrpc.Pipe()
-	go func() {
-		defer p.inside.leave()
-		_ = p.router.Serve(p.serving, identity.TheOperator, upstream, inProgram{far}) // near returns the cause
-	}()
-	return newClient(ctx, near)
-}
-
-// An inProgram is the Conn of a [Client].
-type inProgram struct{ *jsonrpc.PipeConn }
-
-// Transport names the transport for operators.
-func (inProgram) Transport() string { return "program" }
-
-// Offer asks for the tools, and for all other lists if all is true. It knows which upstreams of this process are
-// missing only if there is no other client.
-func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) {
-	o := &Offer{Tools: []json.RawMessage{}}
-	into := []*[]json.RawMessage{&o.Tools, &o.Prompts, &o.Resources, &o.Templates}
-	for i, l := range listKinds {
-		if !c.Offers(l.capability) || !all && l.member != "tools" {
-			continue
-		}
-		found, err := c.List(ctx, l.method, l.member)
-		o.Missing = p.missing()
-		_, answered := errors.AsType[*AnswerError](err)
-		if err != nil && !(answered && len(o.Missing) > 0) { // else the missing ones have the list
-			return nil, fmt.Errorf("%s: %w", l.method, err)
-		}
-		*into[i] = append(*into[i], found...)
-	}
-	if all && c.offersSkills() {
-		found, err := c.List(ctx, mcp.MethodSkillsList, "skills")
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", mcp.MethodSkillsList, err)
-		}
-		o.Skills = found
-	}
-	o.Missing = p.missing()
-	return o, nil
-}
-
-// missing returns the upstreams and links that are not available to the only client.
-func (p *Proxy) missing() (all []Missing) {
-	byName := representative(p.host.host.Status())
-	for _, u := range p.host.configured() {
-		s, seen := byName[u]
-		switch {
-		case seen && s.State == upstream.StateRunning:
-		case s.Says != "":
-			all = append(all, Missing{u, s.Says})
-		case seen && s.State == upstream.StateStarting:
-			all = append(all, Missing{u, "is still starting"})
-		}
-	}
-	for _, l := range p.links.snapshot() {
-		if !l.Up {
-			all = append(all, Missing{l.Name, l.Why})
-		}
-	}
-	return all
-}
