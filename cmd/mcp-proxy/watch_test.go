@@ -77,6 +77,28 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// readings returns what is read of a configuration file when it changes. then is called after each reading; nil: nothing.
+func readings(t *testing.T, file string, then func(text string)) <-chan string {
+	t.Helper()
+	read := make(chan string, 9)
+	s := &start{cfg: &config.Config{Read: []string{file}}, log: slog.New(slog.DiscardHandler)}
+	s.again = func() (*config.Config, error) {
+		text, err := os.ReadFile(file)
+		if then != nil {
+			then(string(text))
+		}
+		read <- string(text)
+		return s.cfg, err
+	}
+	over := &takeover{start: s, ctx: t.Context(), adopt: func(*config.Config) error { return nil }}
+	stop, err := over.onChange()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return read
+}
+
 // Another file in the folder, such as a log, may change all the time.
 func TestWatchInABusyFolder(t *testing.T) {
 	t.Parallel()
@@ -88,19 +110,7 @@ func TestWatchInABusyFolder(t *testing.T) {
 		}
 	}
 	write("1")
-	read := make(chan string, 9)
-	s := &start{cfg: &config.Config{Read: []string{file}}, log: slog.New(slog.DiscardHandler)}
-	s.again = func() (*config.Config, error) {
-		text, err := os.ReadFile(file)
-		read <- string(text)
-		return s.cfg, err
-	}
-	over := &takeover{start: s, ctx: t.Context(), adopt: func(*config.Config) error { return nil }}
-	stop, err := over.onChange()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	read := readings(t, file, nil)
 	write("2")
 	busy, end := time.NewTicker(settled/20), time.After(20*time.Second)
 	defer busy.Stop()
@@ -145,22 +155,11 @@ func TestWatchMissesNothing(t *testing.T) {
 	write("one", "1")
 	write("two", "2")
 	link("one")
-	read := make(chan string, 9)
-	s := &start{cfg: &config.Config{Read: []string{file}}, log: slog.New(slog.DiscardHandler)}
-	s.again = func() (*config.Config, error) {
-		text, err := os.ReadFile(file)
-		if string(text) == "2" {
-			write("two", "3") // which nobody watches yet
+	read := readings(t, file, func(text string) {
+		if text == "2" {
+			write("two", "3") // not watched yet
 		}
-		read <- string(text)
-		return s.cfg, err
-	}
-	over := &takeover{start: s, ctx: t.Context(), adopt: func(*config.Config) error { return nil }}
-	stop, err := over.onChange()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
+	})
 	link("two")
 	for _, want := range []string{"2", "3"} {
 		select {
