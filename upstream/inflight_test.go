@@ -43,7 +43,7 @@ func TestRelated(t *testing.T) {
 		{"a list is no work", []string{call(1), `>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`}, question, "1"},
 		{"nothing but a list", []string{`>{"jsonrpc":"2.0","id":2,"method":"tools/list"}`}, question, "2"},
 		{"about a task", []string{result("1", "t"), result("2", "u"), call(3)}, about("t"), "1"},
-		{"about a task for which nobody waits", []string{result("1", "t"), call(3)}, about("u"), "3"},
+		{"about a task without a tasks/result", []string{result("1", "t"), call(3)}, about("u"), "3"},
 		{"batch", []string{`>[` + call(4)[1:] + `,` + call(5)[1:] + `]`}, `[` + question + `]`, "5"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

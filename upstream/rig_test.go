@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	}
 	left := markedProcesses()
 	for end := time.Now().Add(5 * time.Second); len(left) > 0 && time.Now().Before(end); left = markedProcesses() {
-		time.Sleep(10 * time.Millisecond) // grandchildren are killed, and nobody waits for their end
+		time.Sleep(10 * time.Millisecond) // for grandchildren, whose parent was killed with them
 	}
 	if len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "processes left behind:", left)

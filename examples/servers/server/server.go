@@ -162,7 +162,7 @@ func (s *Server) Serve(ctx context.Context, r io.Reader, w io.Writer) error {
 				mu.Lock()
 				delete(open, id)
 				mu.Unlock()
-				if ctx.Err() == nil { // else nobody waits
+				if ctx.Err() == nil { // the client still wants the answer
 					_ = send(answer) // the client reads it, or has gone
 				}
 				end()
