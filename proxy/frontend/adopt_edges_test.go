@@ -35,7 +35,7 @@ func TestFoundByItsMaker(t *testing.T) {
 	a.only().end(errGone, false)
 	wantRecvEnds(t, old, errGone)
 	a.split(There)
-	conntest.Eventually(t, "its maker knows", func() bool { return a.HTTP.open.whereTo(client.session) != "" })
+	conntest.Eventually(t, "its maker knows", func() bool { return a.HTTP.open.directory.gone.to(client.session) != "" })
 	client.through(other).calls(t, 21, func() jsonrpc.Conn { return conn })
 	client.calls(t, 22, func() jsonrpc.Conn { return conn })
 	wantStatus(t, client.delete(), http.StatusNoContent)
@@ -55,8 +55,8 @@ func TestMovesBack(t *testing.T) {
 	if n := keeper.leaves(t); n != 1 {
 		t.Errorf("%d sessions were moved, want 1", n)
 	}
-	a.HTTP.open.yield(client.session, keeper.name, 1) // an answer that comes late
-	if _, here := a.HTTP.open.whereabouts(client.session); !here {
+	a.HTTP.open.directory.yield(client.session, keeper.name, 1) // an answer that comes late
+	if _, here := a.HTTP.open.directory.whereabouts(client.session); !here {
 		t.Fatal("it is nowhere")
 	}
 	keeper.dies()
@@ -79,13 +79,13 @@ func TestKeptOnward(t *testing.T) {
 	f.keepEach(t)
 	keeps := func(owner string, seq int64) func() bool {
 		return func() bool {
-			k := c.HTTP.open.keeps(client.session)
+			k := c.HTTP.open.directory.kept.of(client.session)
 			return k != nil && k.Owner == owner && k.Seq >= seq
 		}
 	}
 	conntest.Eventually(t, "c keeps it for b", keeps("b", 1))
 	for seq := range int64(3) { // so that the record of b has the higher number
-		b.HTTP.open.keeper.note(client.session)
+		b.HTTP.open.directory.changes.note(client.session)
 		conntest.Eventually(t, "c keeps it for b", keeps("b", seq+2))
 	}
 	b.sees("c", Away)
@@ -105,9 +105,9 @@ func TestForgottenLater(t *testing.T) {
 		t.Fatal("nobody else keeps it")
 	}
 	wantStatus(t, client.delete(), http.StatusNoContent)
-	conntest.Eventually(t, "it is forgotten", func() bool { return other.HTTP.open.keeps(client.session) == nil })
+	conntest.Eventually(t, "it is forgotten", func() bool { return other.HTTP.open.directory.kept.of(client.session) == nil })
 	a.sees(keeper.name, There)
-	conntest.Eventually(t, "it is forgotten here, too", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
+	conntest.Eventually(t, "it is forgotten here, too", func() bool { return keeper.HTTP.open.directory.kept.of(client.session) == nil })
 }
 
 // TestKeptUntilAnother: a replica forgets a session that another one is to keep only when that one does.
@@ -138,14 +138,14 @@ func TestKeptUntilAnother(t *testing.T) {
 	for range 3 { // what was sent at the first time has arrived
 		conntest.Await(t, "a record", asked)
 	}
-	if keeper.HTTP.open.keeps(client.session) == nil {
+	if keeper.HTTP.open.directory.kept.of(client.session) == nil {
 		t.Error("nobody keeps it")
 	}
 	breaks.Store(nil)
 	if f.keeping(t, client.session, "", keeper) != other {
 		t.Error("the wrong one keeps it")
 	}
-	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
+	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.directory.kept.of(client.session) == nil })
 }
 
 // TestKeptWhileItBegins: a session that has moved here may begin while its record is written for the one that keeps it.
@@ -157,7 +157,7 @@ func TestKeptWhileItBegins(t *testing.T) {
 	for i := range 8 {
 		text := fmt.Appendf(nil, `{"v":1,"id":"a.s%d.mac","said":{"initialize":{"x":"%s"},"subscribed":{"x:y":{"uri":"x:y"}}}}`, i, strings.Repeat("x", 1<<16))
 		r := new(record)
-		if json.Unmarshal(text, r) != nil || !o.take(r, text) {
+		if json.Unmarshal(text, r) != nil || !o.directory.take(r, text) {
 			t.Fatal("it was refused")
 		}
 		writes, wrote := make(chan struct{}), make(chan struct{})
@@ -165,7 +165,7 @@ func TestKeptWhileItBegins(t *testing.T) {
 		go func() {
 			defer close(wrote)
 			for close(writes); !begun.Load(); {
-				o.recordOf(r.ID, 1)
+				o.directory.recordOf(r.ID, 1, "a", "")
 			}
 		}()
 		<-writes

@@ -37,10 +37,10 @@ func (f fleet) keeping(t *testing.T, id, after string, not ...*replica) (keeper 
 	t.Helper()
 	conntest.Eventually(t, "the record is kept", func() bool {
 		for _, r := range f {
-			r.HTTP.open.mu.Lock()
-			k := r.HTTP.open.kept.byID[id]
+			r.HTTP.open.directory.kept.mu.Lock()
+			k := r.HTTP.open.directory.kept.byID[id]
 			has := k != nil && strings.Contains(string(k.text), after)
-			r.HTTP.open.mu.Unlock()
+			r.HTTP.open.directory.kept.mu.Unlock()
 			if has && !slices.Contains(not, r) {
 				keeper = r
 			}
@@ -181,7 +181,7 @@ func TestNewestAdopted(t *testing.T) {
 func TestForgotten(t *testing.T) {
 	f, client, _, keeper, other := kept(t)
 	wantStatus(t, client.delete(), http.StatusNoContent)
-	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
+	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.directory.kept.of(client.session) == nil })
 	f["a"].dies()
 	wantRefusal(t, client.through(other).post(ping), http.StatusNotFound, -32600)
 	wantRefusal(t, client.through(keeper).post(ping), http.StatusNotFound, -32600)
@@ -196,14 +196,14 @@ func TestKeptOfStopped(t *testing.T) {
 	if n := a.Move(ctx)(); n != 0 {
 		t.Errorf("%d sessions were moved", n)
 	}
-	a.HTTP.open.mu.Lock()
-	s := a.HTTP.open.byID[client.session]
-	a.HTTP.open.mu.Unlock()
+	a.HTTP.open.directory.mu.Lock()
+	s := a.HTTP.open.directory.byID[client.session]
+	a.HTTP.open.directory.mu.Unlock()
 	if !s.Moves() {
 		t.Error("the session drains, and whoever keeps it forgets it")
 	}
 	s.end(errStopped, true)
-	a.HTTP.open.keeper.note(client.session) // as by a request just before
+	a.HTTP.open.directory.changes.note(client.session) // as by a request just before
 	next, conn := a.connectManual("2025-11-25")
 	wantStatus(t, next.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), 202)
 	conntest.Recv(t, conn)
@@ -224,7 +224,7 @@ func TestKeptElsewhere(t *testing.T) {
 	if f.keeping(t, client.session, "initialized", keeper) != other {
 		t.Error("the wrong one keeps it")
 	}
-	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.keeps(client.session) == nil })
+	conntest.Eventually(t, "it is forgotten", func() bool { return keeper.HTTP.open.directory.kept.of(client.session) == nil })
 }
 
 // TestStoodStill: a replica that stood still finds out which of its sessions others have continued before it
@@ -313,43 +313,43 @@ func TestKeptBounds(t *testing.T) {
 	f := newFleet(t, "a", nil, nil)
 	f["a"].HTTP.init()
 	o := f["a"].HTTP.open
+	kept := &o.directory.kept
 	text := func(id, pad string, moves int) json.RawMessage {
 		return json.RawMessage(fmt.Sprintf(`{"v":1,"id":"%s","moves":%d,"said":{"initialize":{"x":"%s"}}}`, id, moves, pad))
 	}
 	large := strings.Repeat("x", maxKept/2)
-	if !o.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", large, 1)}}) {
+	if !kept.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", large, 1)}}) {
 		t.Error("the first one was refused")
 	}
-	if o.keep(&keeping{Of: "b", Records: []json.RawMessage{text("two", large, 1)}}) {
+	if kept.keep(&keeping{Of: "b", Records: []json.RawMessage{text("two", large, 1)}}) {
 		t.Error("there is no room for the second one")
 	}
-	if !o.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", "", 0)}}) || o.kept.bytes < maxKept/2 {
+	if !kept.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", "", 0)}}) || kept.bytes < maxKept/2 {
 		t.Error("an old record replaced a newer one")
 	}
-	if !o.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", "", 2), text("two", large, 1), json.RawMessage(`{}`)}, Forget: []string{"one"}}) {
+	if !kept.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", "", 2), text("two", large, 1), json.RawMessage(`{}`)}, Forget: []string{"one"}}) {
 		t.Error("there is room after the first one is smaller")
 	}
-	if len(o.kept.byID) != 1 || o.kept.byID["two"] == nil {
+	if len(kept.byID) != 1 || kept.byID["two"] == nil {
 		t.Error("the wrong ones are kept")
 	}
-	o.keep(&keeping{Of: "c", Forget: []string{"two"}})
-	if len(o.kept.byID) != 1 {
+	kept.keep(&keeping{Of: "c", Forget: []string{"two"}})
+	if len(kept.byID) != 1 {
 		t.Error("another replica made it forget")
 	}
-	o.idle = time.Minute
 	now := time.Now()
-	o.expireKept(now, nil)
-	o.expireKept(now.Add(time.Second), map[string]bool{"b": true})
-	o.expireKept(now.Add(2*time.Minute), nil)
-	if len(o.kept.byID) != 1 {
+	kept.expire(now, nil, time.Minute)
+	kept.expire(now.Add(time.Second), map[string]bool{"b": true}, time.Minute)
+	kept.expire(now.Add(2*time.Minute), nil, time.Minute)
+	if len(kept.byID) != 1 {
 		t.Error("the time counts from when the owner has gone")
 	}
-	o.expireKept(now.Add(4*time.Minute), nil)
-	if len(o.kept.byID) != 0 || o.kept.bytes != 0 {
-		t.Errorf("%d bytes are left", o.kept.bytes)
+	kept.expire(now.Add(4*time.Minute), nil, time.Minute)
+	if len(kept.byID) != 0 || kept.bytes != 0 {
+		t.Errorf("%d bytes are left", kept.bytes)
 	}
 	o.drain()
-	if o.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", "", 0)}}) {
+	if kept.keep(&keeping{Of: "b", Records: []json.RawMessage{text("one", "", 0)}}) {
 		t.Error("a replica that leaves keeps something")
 	}
 }

@@ -16,8 +16,6 @@ const (
 	// it dead, and continued its sessions.
 	stillFor  = 3 * time.Second
 	beatEvery = 500 * time.Millisecond
-
-	maxClaims = 10_000 // in one request
 )
 
 // A pulse notices when this process did not run for a while. Then all others are asked which of its
@@ -137,7 +135,7 @@ func (k *keeper) agree(ctx context.Context, others []Other) {
 func (k *keeper) claim(ctx context.Context, to Other) bool {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	mine := k.open.generations()
+	mine := k.directory.generations()
 	for len(mine) > 0 {
 		some := claims{Of: k.replicas.Instance(), Sessions: make(map[string]int64)}
 		for id, moves := range mine {
@@ -158,7 +156,7 @@ func (k *keeper) claim(ctx context.Context, to Other) bool {
 			return false
 		case status == http.StatusOK && json.Unmarshal(text, &theirs) == nil:
 			for id, moves := range theirs.Sessions {
-				k.open.yield(id, to.Instance, moves)
+				k.directory.yield(id, to.Instance, moves)
 			}
 		case status >= http.StatusInternalServerError:
 			return false
@@ -169,111 +167,24 @@ func (k *keeper) claim(ctx context.Context, to Other) bool {
 	return true
 }
 
-// generations returns how often each session that is here has moved.
-func (o *openSessions) generations() map[string]int64 {
-	sessions, moved := o.toMove()
-	all := make(map[string]int64, len(sessions)+len(moved))
-	for _, s := range sessions {
-		all[s.id] = s.moves
-	}
-	for _, m := range moved {
-		all[m.ID] = m.Moves
-	}
-	return all
-}
-
-// sessions returns the number of sessions of Streamable HTTP that are here.
-func (o *openSessions) sessions() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	n := len(o.records.byID)
-	for _, s := range o.byID {
-		if !s.sse {
-			n++
-		}
-	}
-	return n
-}
-
 // compare ends the copies of sessions that another replica has in a higher generation, and returns those
-// that are here in a higher one. self breaks a tie. It remembers where sessions are that were made here, and whose
+// that are here in a higher one. The names of both break a tie. It remembers where sessions are that were made here, and whose
 // copies here have ended meanwhile.
-func (o *openSessions) compare(self string, theirs claims) claims {
+func (k *keeper) compare(theirs claims) claims {
+	self := k.replicas.Instance()
 	mine := claims{Of: self, Sessions: make(map[string]int64)}
 	for id, moves := range theirs.Sessions {
-		here, ok := o.generation(id)
+		here, ok := k.directory.generation(id)
 		switch {
 		case !ok: // requests for what was made here come here first
-			if _, at := o.keeper.replicas.Owner(id); at == Here {
-				o.movedTo(id, theirs.Of)
+			if _, at := k.replicas.Owner(id); at == Here {
+				k.directory.gone.set(id, theirs.Of)
 			}
 		case here > moves || here == moves && self > theirs.Of:
 			mine.Sessions[id] = here
 		default:
-			o.yield(id, theirs.Of, moves)
+			k.directory.yield(id, theirs.Of, moves)
 		}
 	}
 	return mine
-}
-
-// hearFor is how long a replica counts as alive that has sent its claims although this one holds it for dead.
-const hearFor = 10 * time.Second
-
-// hear records that a replica has sent its claims that is not among the others.
-func (o *openSessions) hear(instance string, now time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	maps.DeleteFunc(o.heard, func(_ string, at time.Time) bool { return now.Sub(at) > hearFor })
-	if o.heard == nil {
-		o.heard = make(map[string]time.Time)
-	}
-	o.heard[instance] = now
-}
-
-// heardLately reports whether hear was called for a replica a moment ago.
-func (o *openSessions) heardLately(instance string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	at, ok := o.heard[instance]
-	return ok && time.Since(at) < hearFor
-}
-
-// generation returns how often the session has moved; false if it is not here.
-func (o *openSessions) generation(id string) (moves int64, ok bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.generationLocked(id)
-}
-
-func (o *openSessions) generationLocked(id string) (moves int64, ok bool) {
-	if s := o.byID[id]; s != nil && !s.sse {
-		return s.moves, true
-	}
-	if m := o.records.byID[id]; m != nil {
-		return m.Moves, true
-	}
-	return 0, false
-}
-
-// yield ends the copy of a session that another replica continues, which has moved that often, unless the session has
-// moved here since that was known. Requests that are in flight get the connection-closed error, and later ones are
-// passed on.
-func (o *openSessions) yield(id, to string, moves int64) {
-	o.mu.Lock()
-	s, m := o.byID[id], o.records.byID[id]
-	if here, ok := o.generationLocked(id); !ok || here > moves {
-		o.mu.Unlock()
-		return
-	}
-	o.setMovedLocked(id, to)
-	if m != nil {
-		o.dropLocked(id, m)
-		o.keeper.noteEnd(id)
-	}
-	delete(o.byID, id) // it may come back before it has ended
-	o.tally.note(Yielded, to)
-	o.mu.Unlock()
-	if s != nil {
-		s.end(errMoved, true)
-	}
 }

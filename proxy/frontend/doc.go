@@ -62,8 +62,8 @@
 // events. When the owner is gone and nobody has a session, the one with the newest record continues it with
 // the next request (kept.go). Records have a generation: how often the session has moved. After this
 // process could not be reached, or stood still, it compares generations with the others before it serves
-// sessions again, and of two copies the one with the lower generation ends (claim.go). replica.go has what
-// replicas ask each other.
+// sessions again, and of two copies the one with the lower generation ends (claim.go). replica.go serves what
+// replicas ask each other. directory.go says where each session is: here in use, moved here, moved away, or kept for another one.
 //
 // The Guard asks an Identifier who sent a request, and stores the answer in each message
 // (Message.From). Sessions, events and connections are found by principal. When the proof of a
@@ -71,7 +71,7 @@
 //
 // From the top down: http.go has the configuration and the paths. streamable.go, httpsse.go and
 // modern.go handle requests. replicas.go, names.go, relay.go and lookup.go pass them on.
-// sessions.go begins and ends sessions, move.go moves them. session.go with streams.go and reader.go, and
+// sessions.go begins and ends sessions, directory.go finds them, move.go moves them. session.go with streams.go and reader.go, and
 // principal.go, are the Conns. guard.go and identifier.go identify clients. headers.go, body.go, events.go and reply.go read and write HTTP. socket.go is a
 // WebSocket. backlog.go and slots.go bound the memory of messages.
 //

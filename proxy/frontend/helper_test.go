@@ -239,12 +239,13 @@ func initializeResult(m *jsonrpc.Message) *jsonrpc.Message {
 // only returns the one session of ts, to look at what clients cannot see.
 func (ts *testServer) only() *httpSession {
 	ts.t.Helper()
-	ts.open.mu.Lock()
-	defer ts.open.mu.Unlock()
-	if len(ts.open.byID) != 1 {
-		ts.t.Fatalf("%d sessions, want 1", len(ts.open.byID))
+	d := ts.open.directory
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.byID) != 1 {
+		ts.t.Fatalf("%d sessions, want 1", len(d.byID))
 	}
-	for _, s := range ts.open.byID {
+	for _, s := range d.byID {
 		return s
 	}
 	return nil
@@ -253,9 +254,12 @@ func (ts *testServer) only() *httpSession {
 // connections returns the number of connections of all kinds, and of sessions that clients can
 // still use.
 func (ts *testServer) connections() (open, sessions int) {
+	d := ts.open.directory
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	ts.open.mu.Lock()
 	defer ts.open.mu.Unlock()
-	return ts.open.counted, len(ts.open.byID)
+	return ts.open.counted, len(d.byID)
 }
 
 // holds returns how much a session keeps.

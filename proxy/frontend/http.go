@@ -91,8 +91,9 @@ func (h *HTTP) init() {
 		h.open = &openSessions{
 			serve: h.Serve, admit: h.Admit, guard: &h.Guard, max: cmp.Or(h.Sessions, 256),
 			idle: cmp.Or(h.SessionIdle, 30*time.Minute), gone: cmp.Or(h.SessionGone, 5*time.Minute),
-			backlog: newBacklog(h.Limits), log: log, ctx: ctx, cancel: cancel, byID: make(map[string]*httpSession),
+			backlog: newBacklog(h.Limits), log: log, ctx: ctx, cancel: cancel,
 		}
+		h.open.directory = newDirectory(h.open.idle)
 		alarms, places := new(sync.Pool), newBodySlots()
 		h.open.slots, h.open.newID = places, rand.Text
 		bodies := &bodies{limits: h.Limits, traces: h.Traces, slots: places}
@@ -103,9 +104,9 @@ func (h *HTTP) init() {
 				_, at := h.Replicas.Owner(id)
 				return at == Nowhere
 			}
-			h.open.freed = make(chan *httpSession, moveAtOnce)
-			h.open.records.byID, h.open.kept.byID = make(map[string]*movedRecord), make(map[string]*keptRecord)
-			h.open.keeper = newKeeper(h.open, h.Replicas)
+			h.open.departure.freed = make(chan *httpSession, moveAtOnce)
+			h.open.directory.changes = new(changes)
+			h.open.keeper = newKeeper(h.open.directory, h.Replicas)
 			relay = newRelay(h.Replicas, h.open, bodies)
 		}
 		modern := &modernClients{serve: h.ServePrincipal, open: h.open, alarms: alarms, relay: relay, conns: make(map[connKey]*principalConn)}

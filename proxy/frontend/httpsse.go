@@ -25,7 +25,7 @@ func (h *httpSSE) get(w http.ResponseWriter, r *http.Request, from caller) {
 		return
 	}
 	s := h.open.session(from)
-	s.sse, s.out.keep, s.said, s.keeper = true, 0, nil, nil // nothing can be resumed, or moved
+	s.sse, s.out.keep, s.said, s.changes = true, 0, nil, nil // nothing can be resumed, or moved
 	out := newResponder(w)
 	rd := s.out.attach("", out)
 	h.open.begin(s, leave)

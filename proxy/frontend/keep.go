@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"hash/fnv"
-	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -25,14 +24,11 @@ const (
 // A keeper gives each session of this process that may move to another replica, which keeps its record
 // and continues the session if this process dies. The records that have changed are sent together.
 type keeper struct {
-	open     *openSessions
-	replicas Replicas
-	pulse    pulse
+	directory *directory
+	replicas  Replicas
+	pulse     pulse
 
-	mu      sync.Mutex      // guards changed
-	changed map[string]bool // ids of sessions whose record is to be sent; true: they have ended; nil: none yet
-
-	// Owned by Keep.
+	// Owned by run.
 	at       map[string]string          // by session: the instance that keeps it
 	outdated map[string]map[string]bool // by instance: sessions whose record it may keep, and should not
 	ring     []string                   // instances that may keep records, in order
@@ -45,57 +41,15 @@ type keeper struct {
 	serves   int                        // sessions; as reported
 }
 
-func newKeeper(open *openSessions, replicas Replicas) *keeper {
+func newKeeper(directory *directory, replicas Replicas) *keeper {
 	return &keeper{
-		open: open, replicas: replicas, at: make(map[string]string), refused: make(map[string]time.Time),
+		directory: directory, replicas: replicas, at: make(map[string]string), refused: make(map[string]time.Time),
 		agreed: make(map[string]time.Time), outdated: make(map[string]map[string]bool),
 	}
 }
 
-// instance returns the name of this replica; "" if there is no keeper.
-func (k *keeper) instance() string {
-	if k == nil {
-		return ""
-	}
-	return k.replicas.Instance()
-}
-
-// note records that the record of a session has changed.
-func (k *keeper) note(id string) { k.toSend(id, false) }
-
-// noteEnd records that a session has ended here. One that ends because this process stops is not noted: another
-// replica may continue it.
-func (k *keeper) noteEnd(id string) { k.toSend(id, true) }
-
-func (k *keeper) toSend(id string, ended bool) {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.changed == nil {
-		k.changed = make(map[string]bool)
-	}
-	k.changed[id] = k.changed[id] || ended
-}
-
-func (k *keeper) takeChanged() map[string]bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	all := k.changed
-	k.changed = nil
-	return all
-}
-
-// Keep lets other replicas keep what they need to continue the sessions of this one if it dies, and finds
-// out which sessions others have continued while this process could not be reached, or did not run. It
-// returns when ctx ends.
-func (h *HTTP) Keep(ctx context.Context) {
-	h.init()
-	k := h.open.keeper
-	if k == nil {
-		return
-	}
+// run is HTTP.Keep.
+func (k *keeper) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { k.pulse.run(ctx) })
@@ -118,8 +72,8 @@ func (h *HTTP) Keep(ctx context.Context) {
 func (k *keeper) tidy(now time.Time, others []Other) {
 	if now.Sub(k.told) >= tellEvery {
 		k.told = now
-		k.open.report(k.replicas)
-		if n := k.open.sessions(); n != k.serves {
+		k.directory.tally.report(k.replicas)
+		if n, _ := k.directory.count(); n != k.serves {
 			k.serves = n
 			k.replicas.Serves(n)
 		}
@@ -130,7 +84,7 @@ func (k *keeper) tidy(now time.Time, others []Other) {
 		for _, o := range others {
 			there[o.Instance] = true
 		}
-		k.open.expireKept(now, there)
+		k.directory.kept.expire(now, there, k.directory.idle)
 	}
 }
 
@@ -138,7 +92,7 @@ func (k *keeper) tidy(now time.Time, others []Other) {
 // need not keep any more.
 func (k *keeper) send(ctx context.Context, others []Other) {
 	via := k.turn(time.Now(), others)
-	changed := k.takeChanged()
+	changed := k.directory.changes.take()
 	batches := make(map[string]*batch)
 	to := func(instance string) *batch {
 		if batches[instance] == nil {
@@ -149,10 +103,10 @@ func (k *keeper) send(ctx context.Context, others []Other) {
 	for id, ended := range changed {
 		keeps := k.keeperOf(id)
 		if keeps != "" && to(keeps).size >= keepBatch {
-			k.toSend(id, ended) // the next time
+			k.directory.changes.add(id, ended) // the next time
 			continue
 		}
-		text, lives := k.open.recordOf(id, k.seq+1)
+		text, lives := k.directory.recordOf(id, k.seq+1, k.replicas.Instance(), k.replicas.Digest())
 		if !lives && !ended { // the end is noted soon, or this process stops
 			continue
 		}
@@ -216,7 +170,7 @@ func (k *keeper) settle(instance string, b *batch) {
 		k.refused[instance] = time.Now().Add(keepSilent - keepRefused)
 	}
 	for _, id := range b.ids {
-		k.note(id)
+		k.directory.changes.note(id)
 	}
 }
 
@@ -238,7 +192,7 @@ func (k *keeper) turn(now time.Time, others []Other) map[string]http.RoundTrippe
 		k.ring = ring
 		for id, at := range k.at {
 			if k.keeperOf(id) != at {
-				k.note(id)
+				k.directory.changes.note(id)
 			}
 		}
 	}
@@ -291,34 +245,4 @@ func (b *batch) post(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
 	b.status, _, _ = tell(ctx, b.via, http.MethodPut, replicaPath, text.Bytes())
-}
-
-// recordOf returns the record of a session of this process, or that has moved here; nil if there is none
-// that another replica could continue. lives is whether the session is here.
-func (o *openSessions) recordOf(id string, seq int64) (text []byte, lives bool) {
-	o.mu.Lock()
-	s, moved := o.byID[id], o.records.byID[id]
-	var mine record
-	if moved != nil { // it may begin soon, and what its client says changes it
-		mine = *moved.record
-		mine.Streams, mine.Said.Subscribed = nil, maps.Clone(mine.Said.Subscribed)
-	}
-	o.mu.Unlock()
-	var r *record
-	switch {
-	case s != nil:
-		s.mu.Lock()
-		lives = s.in.Err() == nil
-		if lives && s.movableLocked() {
-			r = s.recordLocked(o.digest())
-		}
-		defer s.mu.Unlock() // the record has its values
-	case moved != nil:
-		r, lives = &mine, true
-	}
-	if r == nil {
-		return nil, lives
-	}
-	r.Seq = seq
-	return bytes.TrimSuffix(r.encode(), []byte("\n")), true
 }

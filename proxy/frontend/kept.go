@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -11,10 +12,12 @@ import (
 const maxKept = 64 << 20
 
 // keptRecords are records of sessions that other replicas have. When such a replica has died, its
-// sessions go on here, each with the next request of its client. Its owner's lock guards it.
+// sessions go on here, each with the next request of its client.
 type keptRecords struct {
-	byID  map[string]*keptRecord
-	bytes int
+	mu      sync.Mutex // guards the fields below
+	byID    map[string]*keptRecord
+	bytes   int
+	leaving bool // nothing is kept any more
 }
 
 type keptRecord struct {
@@ -47,71 +50,91 @@ type keeping struct {
 
 // keep stores records of another replica in place of older ones. It returns false if there is no room
 // for one, or if this replica leaves. Records that it cannot read are not kept.
-func (o *openSessions) keep(k *keeping) (all bool) {
+func (r *keptRecords) keep(k *keeping) (all bool) {
 	all = true
 	for _, text := range k.Records {
-		var r record
-		if json.Unmarshal(text, &r) != nil || !r.valid() {
+		var one record
+		if json.Unmarshal(text, &one) != nil || !one.valid() {
 			continue
 		}
-		all = o.keepOne(r.ID, &keptRecord{age: r.age(), owner: k.Of, text: text}) && all
+		all = r.keepOne(one.ID, &keptRecord{age: one.age(), owner: k.Of, text: text}) && all
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, id := range k.Forget {
-		if before := o.kept.byID[id]; before != nil && before.owner == k.Of {
-			o.forgetKeptLocked(id)
+		if before := r.byID[id]; before != nil && before.owner == k.Of {
+			r.removeLocked(id)
 		}
 	}
 	return all
 }
 
-func (o *openSessions) keepOne(id string, k *keptRecord) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	before, size := o.kept.byID[id], len(k.text)
+func (r *keptRecords) keepOne(id string, k *keptRecord) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, size := r.byID[id], len(k.text)
 	if before != nil {
 		if before.age.compare(k.age) > 0 {
 			return true
 		}
 		size -= len(before.text)
 	}
-	if o.draining || o.kept.bytes+size > maxKept {
+	if r.leaving || r.bytes+size > maxKept {
 		return false
 	}
-	o.kept.byID[id] = k
-	o.kept.bytes += size
+	r.byID[id] = k
+	r.bytes += size
 	return true
 }
 
-func (o *openSessions) forgetKeptLocked(id string) {
-	o.kept.bytes -= len(o.kept.byID[id].text)
-	delete(o.kept.byID, id)
+// remove removes and returns what is kept of a session; nil for nothing.
+func (r *keptRecords) remove(id string) *keptRecord {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.byID[id]
+	if k != nil {
+		r.removeLocked(id)
+	}
+	return k
 }
 
-// expireKept removes the records whose owners are gone for longer than a session may be idle.
-func (o *openSessions) expireKept(now time.Time, there map[string]bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for id, k := range o.kept.byID {
+// removeOlder removes the record of a session that has moved less often.
+func (r *keptRecords) removeOlder(id string, moves int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k := r.byID[id]; k != nil && k.age.Moves < moves {
+		r.removeLocked(id)
+	}
+}
+
+func (r *keptRecords) removeLocked(id string) {
+	r.bytes -= len(r.byID[id].text)
+	delete(r.byID, id)
+}
+
+// expire removes the records whose owners are gone for longer than idle, which ends sessions; not positive: never.
+func (r *keptRecords) expire(now time.Time, there map[string]bool, idle time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, k := range r.byID {
 		switch {
 		case there[k.owner]:
 			k.alone = time.Time{}
 		case k.alone.IsZero():
 			k.alone = now
-		case o.idle > 0 && now.Sub(k.alone) > o.idle:
-			o.forgetKeptLocked(id)
+		case idle > 0 && now.Sub(k.alone) > idle:
+			r.removeLocked(id)
 		}
 	}
 }
 
 // orphans returns the records that are kept here for replicas that are not among others, or cannot be reached and may
 // be dead, by replica and id.
-func (o *openSessions) orphans(others []Other) map[string]map[string][]byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (r *keptRecords) orphans(others []Other) map[string]map[string][]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	all := make(map[string]map[string][]byte)
-	for id, k := range o.kept.byID {
+	for id, k := range r.byID {
 		if slices.ContainsFunc(others, func(other Other) bool { return other.Instance == k.owner && other.Via != nil }) {
 			continue
 		}
@@ -129,41 +152,24 @@ type keptAt struct {
 	Owner string `json:"owner"`
 }
 
-// keeps returns what is kept here of a session; nil for nothing.
-func (o *openSessions) keeps(id string) *keptAt {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if k := o.kept.byID[id]; k != nil {
+// of returns what is kept here of a session; nil for nothing.
+func (r *keptRecords) of(id string) *keptAt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k := r.byID[id]; k != nil {
 		return &keptAt{k.age, k.owner}
 	}
 	return nil
 }
 
-// adopt makes a session whose replica has died one that has moved here, so that the next request of its
-// client begins it. It returns false if nothing is kept of it.
-func (o *openSessions) adopt(id string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	k := o.kept.byID[id]
-	if k == nil || o.closed {
-		return false
-	}
-	o.forgetKeptLocked(id)
-	var r record
-	if json.Unmarshal(k.text, &r) != nil || o.byID[id] != nil || o.records.byID[id] != nil {
-		return false
-	}
-	r.goOn()
-	o.addMovedLocked(&r, r.over(k.text))
-	o.tally.note(Adopted, k.owner)
-	return true
+func (r *keptRecords) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.byID)
 }
 
-// goOn makes the record one of the next generation. Nobody knows how many events its client has got, and
-// how many streams there were: their numbers go on where none of the generation before comes.
-func (r *record) goOn() {
-	r.Adopted = true
-	r.Moves++
-	r.Last = int(r.Moves) << 32
-	r.Streams = []recordedStream{{First: r.Last + 1, Sent: r.Last}}
+func (r *keptRecords) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = true
 }

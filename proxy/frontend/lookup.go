@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,8 +21,9 @@ const (
 // lookups find sessions whose replica is gone, and that it may have moved, or that another one continues:
 // all others are asked, and the answer is remembered.
 type lookups struct {
-	mu    sync.Mutex
-	known map[string]lookup // guarded by mu
+	mu    sync.Mutex // guards the fields below
+	known map[string]lookup
+	heard map[string]time.Time // when replicas that seemed to be dead have sent claims, by instance
 }
 
 // A lookup is what is remembered of one session.
@@ -50,7 +52,7 @@ func (f *lookups) find(ctx context.Context, id string, l *relay) (via http.Round
 		return nil, Away
 	case a.has != nil:
 		f.remember(id, a.has.Instance)
-		l.open.found()
+		l.directory.tally.find()
 		return a.has.Via, There
 	case !a.sure:
 		return nil, Away
@@ -59,18 +61,19 @@ func (f *lookups) find(ctx context.Context, id string, l *relay) (via http.Round
 		return via, at
 	}
 	f.remember(id, "")
-	l.open.missing(id)
+	instance, _, _ := strings.Cut(id, ".")
+	l.directory.tally.note(Missing, instance)
 	return nil, Nowhere
 }
 
 // keeperOf returns where a session goes on that nobody has: where its newest record is kept, if the replica
 // that had it is dead. That may be here: then it goes on from now on.
 func (l *relay) keeperOf(id string, a heard) (via http.RoundTripper, at Where) {
-	if _, here := l.open.whereabouts(id); here { // another request has done that meanwhile
+	if _, here := l.directory.whereabouts(id); here { // another request has done that meanwhile
 		return nil, Here
 	}
-	mine := l.open.keeps(id)
-	if mine != nil && l.open.heardLately(mine.Owner) {
+	mine := l.directory.kept.of(id)
+	if mine != nil && l.found.heardLately(mine.Owner) {
 		return nil, Away
 	}
 	var best *answer
@@ -85,7 +88,7 @@ func (l *relay) keeperOf(id string, a heard) (via http.RoundTripper, at Where) {
 	}
 	if mine != nil {
 		if _, at := l.at(mine.Owner); at == Gone && (best == nil || !best.newer(mine, l.replicas.Instance())) {
-			if l.open.adopt(id) {
+			if l.directory.adopt(id) {
 				return nil, Here
 			}
 		}
@@ -102,21 +105,6 @@ func (a *answer) newer(than *keptAt, instance string) bool {
 	return order > 0 || order == 0 && a.of.Instance > instance
 }
 
-// found counts a session that was found.
-func (o *openSessions) found() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.tally.found++
-}
-
-// missing counts a session that nobody has.
-func (o *openSessions) missing(id string) {
-	instance, _, _ := strings.Cut(id, ".")
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.tally.note(Missing, instance)
-}
-
 func (f *lookups) remember(id, instance string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,6 +112,28 @@ func (f *lookups) remember(id, instance string) {
 		f.known = make(map[string]lookup)
 	}
 	f.known[id] = lookup{instance, time.Now()}
+}
+
+// hearFor is how long a replica counts as alive that has sent its claims although this one holds it for dead.
+const hearFor = 10 * time.Second
+
+// hear records that a replica has sent its claims that is not among the others.
+func (f *lookups) hear(instance string, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.heard, func(_ string, at time.Time) bool { return now.Sub(at) > hearFor })
+	if f.heard == nil {
+		f.heard = make(map[string]time.Time)
+	}
+	f.heard[instance] = now
+}
+
+// heardLately reports whether hear was called for a replica a moment ago.
+func (f *lookups) heardLately(instance string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, ok := f.heard[instance]
+	return ok && time.Since(at) < hearFor
 }
 
 // Heard is what all other replicas know of a session.

@@ -2,11 +2,11 @@ package frontend
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -20,40 +20,17 @@ const (
 	endReaders  = 500 * time.Millisecond // for what is being written
 )
 
-// errMoved is the end of a session that another replica serves from now on.
-var errMoved = errors.New("moved to another replica")
-
-// Move begins to move the sessions of Streamable HTTP to other replicas, each when nothing is in flight.
-// Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
-// flight gets the connection-closed error, and the rest is moved. Sessions that no other replica takes
-// end. Drain must have been called. wait waits until no session is left, and returns how many were
-// moved. Without other replicas Move does nothing, and sessions drain as those of other transports do. Without any time
-// they end with Close, and others may continue them.
-func (h *HTTP) Move(ctx context.Context) (wait func() (moved int)) {
-	h.init()
-	if h.Replicas == nil || len(h.Replicas.Others()) == 0 {
-		return func() int { return 0 }
-	}
-	h.open.moving.Store(true) // also without any time: whoever keeps its record forgets a session that drains
-	if ctx.Err() != nil {
-		return func() int { return 0 }
-	}
-	m := &mover{open: h.open, replicas: h.Replicas, room: make(chan struct{}, moveAtOnce)}
-	done := make(chan int, 1)
-	go func() { done <- m.run(ctx) }()
-	return func() int { return <-done }
-}
-
 // Moves reports whether the session moves to another replica instead of draining.
 func (s *httpSession) Moves() bool { return s.moving != nil && !s.sse && s.moving.Load() }
 
 // A mover moves the sessions of a replica that leaves.
 type mover struct {
-	open     *openSessions
-	replicas Replicas
-	room     chan struct{}
-	wg       sync.WaitGroup
-	ctx      context.Context // of what is sent; set by run
+	directory *directory
+	freed     <-chan *httpSession // as in departure
+	replicas  Replicas
+	room      chan struct{}
+	wg        sync.WaitGroup
+	ctx       context.Context // of what is sent; set by run
 
 	mu    sync.Mutex
 	moved int // guarded by mu
@@ -73,13 +50,13 @@ func (m *mover) run(ctx context.Context) int {
 	defer sweep.Stop()
 	for {
 		forced := ctx.Err() != nil
-		sessions, records := m.open.toMove()
+		sessions, records := m.directory.toMove()
 		if forced || m.anybody() {
 			m.sweep(sessions, records, forced)
 		}
 		if forced || len(sessions)+len(records) == 0 {
 			m.wg.Wait()
-			sessions, records = m.open.toMove()
+			sessions, records = m.directory.toMove()
 			m.sweep(sessions, records, true) // those that were being moved just now, and that nobody took
 			m.wg.Wait()
 			m.handOn()
@@ -94,7 +71,7 @@ func (m *mover) run(ctx context.Context) int {
 func (m *mover) awaitSweep(ctx context.Context, tick <-chan time.Time) {
 	for {
 		select {
-		case s := <-m.open.freed:
+		case s := <-m.freed:
 			if m.anybody() {
 				m.sweep([]*httpSession{s}, nil, false)
 			}
@@ -106,14 +83,20 @@ func (m *mover) awaitSweep(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
+// A departure is what sessions know of a replica that leaves.
+type departure struct {
+	begun atomic.Bool       // sessions of Streamable HTTP move to other replicas
+	freed chan *httpSession // sessions that have just answered a request, for the mover
+}
+
 // mayMove tells the mover that a request of a session was served. If it is busy, it finds the session with its next
 // sweep.
-func (o *openSessions) mayMove(s *httpSession) {
-	if !o.moving.Load() {
+func (d *departure) mayMove(s *httpSession) {
+	if !d.begun.Load() {
 		return
 	}
 	select {
-	case o.freed <- s:
+	case d.freed <- s:
 	default:
 	}
 }
@@ -121,7 +104,7 @@ func (o *openSessions) mayMove(s *httpSession) {
 // handOn lets another replica keep the records whose owners cannot send them again: they have died.
 func (m *mover) handOn() {
 	others := m.replicas.Others()
-	for of, records := range m.open.orphans(others) {
+	for of, records := range m.directory.kept.orphans(others) {
 		b := new(batch)
 		for id, text := range records {
 			if b.size >= keepBatch {
@@ -141,7 +124,7 @@ func (m *mover) handOnBatch(of string, b *batch, others []Other) {
 			continue
 		}
 		if b.post(m.ctx); b.status == http.StatusNoContent {
-			m.open.keep(&keeping{Of: of, Forget: b.ids}) // so that it goes on only there
+			m.directory.kept.keep(&keeping{Of: of, Forget: b.ids}) // so that it goes on only there
 			return
 		}
 	}
@@ -156,13 +139,13 @@ func (m *mover) anybody() bool {
 // sweep begins to move those that are not in use, or all.
 func (m *mover) sweep(sessions []*httpSession, records []*movedRecord, forced bool) {
 	for _, k := range records {
-		if m.open.freeze(k) {
+		if m.directory.freeze(k) {
 			m.start(func() {
 				sent := m.send(k.onward(m.replicas.Instance()), k.ID, &k.taker)
-				if (sent || forced || len(m.replicas.Others()) == 0) && m.open.drop(k.ID, k) && sent { // else whoever keeps it may continue it
-					m.open.keeper.noteEnd(k.ID)
+				if (sent || forced || len(m.replicas.Others()) == 0) && m.directory.drop(k) && sent { // else whoever keeps it may continue it
+					m.directory.changes.noteEnd(k.ID)
 				}
-				m.open.thaw(k)
+				m.directory.thaw(k)
 			})
 		}
 	}
@@ -179,21 +162,6 @@ func (m *mover) start(fn func()) {
 		defer func() { <-m.room }()
 		fn()
 	})
-}
-
-// toMove returns the sessions of Streamable HTTP, and the records of others.
-func (o *openSessions) toMove() (sessions []*httpSession, records []*movedRecord) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, s := range o.byID {
-		if !s.sse {
-			sessions = append(sessions, s)
-		}
-	}
-	for _, k := range o.records.byID {
-		records = append(records, k)
-	}
-	return sessions, records
 }
 
 // freeze makes the requests of a session wait, unless something is in flight and forced is not set. It
@@ -240,7 +208,7 @@ func (m *mover) move(s *httpSession, forced bool) {
 	s.mu.Lock()
 	var text []byte
 	if s.movableLocked() {
-		text = s.movingLocked(m.replicas.Digest()).encode()
+		text = s.movingLocked(m.replicas.Instance(), m.replicas.Digest()).encode()
 	}
 	s.mu.Unlock()
 	switch movable := text != nil && len(text) <= maxRecord; {
@@ -296,7 +264,7 @@ func (m *mover) send(text []byte, id string, taker *string) bool {
 		case status != http.StatusNoContent:
 			refused[*taker], *taker = true, ""
 		default:
-			m.open.movedTo(id, to.Instance)
+			m.directory.gone.set(id, to.Instance)
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.moved++
@@ -326,25 +294,4 @@ func rest(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
-}
-
-// movedTo remembers where a session has gone.
-func (o *openSessions) movedTo(id, instance string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.setMovedLocked(id, instance)
-}
-
-func (o *openSessions) setMovedLocked(id, instance string) {
-	if o.moved == nil || len(o.moved) >= maxLookups && !o.draining {
-		o.moved = make(map[string]string)
-	}
-	o.moved[id] = instance
-}
-
-// whereTo returns where a session has gone; "" if it has not.
-func (o *openSessions) whereTo(id string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.moved[id]
 }

@@ -34,7 +34,10 @@ type record struct {
 	Streams  []recordedStream `json:"streams,omitempty"`
 }
 
-const recordVersion = 1
+const (
+	recordVersion = 1
+	maxRecord     = 1 << 20 // bytes
+)
 
 // A recordedStream has the events that a client may still fetch.
 type recordedStream struct {
@@ -158,6 +161,15 @@ func (s *saidOnce) again() (first *jsonrpc.Message, rest []*jsonrpc.Message, uri
 	return first, rest, uris
 }
 
+// goOn makes the record one of the next generation. Nobody knows how many events its client has got, and
+// how many streams there were: their numbers go on where none of the generation before comes.
+func (r *record) goOn() {
+	r.Adopted = true
+	r.Moves++
+	r.Last = int(r.Moves) << 32
+	r.Streams = []recordedStream{{First: r.Last + 1, Sent: r.Last}}
+}
+
 // valid reports whether a session can go on with the record.
 func (r *record) valid() bool { return r.Version >= 1 && r.ID != "" && r.Said.Initialize != nil }
 
@@ -167,18 +179,18 @@ func (s *httpSession) movableLocked() bool {
 }
 
 // movingLocked returns the record of s, which is frozen, for the replica that it moves to.
-func (s *httpSession) movingLocked(digest string) *record {
-	r := s.recordLocked(digest)
+func (s *httpSession) movingLocked(of, digest string) *record {
+	r := s.recordLocked(of, digest)
 	r.Moves++
 	r.Last, r.Streams = s.out.last, s.out.record()
 	return r
 }
 
-// recordLocked returns what s is without its events.
-func (s *httpSession) recordLocked(digest string) *record {
+// recordLocked returns what s is without its events. of is this replica, and digest as of Replicas.
+func (s *httpSession) recordLocked(of, digest string) *record {
 	who := s.of.who.Principal
 	return &record{
-		Version: recordVersion, ID: s.id, Of: s.keeper.instance(), Kind: who.Kind, Issuer: who.Issuer, Name: who.Name, Upstream: s.of.upstream,
+		Version: recordVersion, ID: s.id, Of: of, Kind: who.Kind, Issuer: who.Issuer, Name: who.Name, Upstream: s.of.upstream,
 		User: s.of.user, Moves: s.moves, Protocol: s.version, Digest: digest, Said: *s.said,
 	}
 }

@@ -49,7 +49,7 @@ func FuzzRecord(f *testing.F) {
 			defer h.open.backlog.leave(identity.Principal{})
 			s.resume(&sent, caller{who: &identity.Identity{}}, false)
 			s.mu.Lock()
-			again := s.movingLocked(sent.Digest)
+			again := s.movingLocked("", sent.Digest)
 			s.mu.Unlock()
 			if !reflect.DeepEqual(again.Said, sent.Said) || again.Protocol != sent.Protocol {
 				t.Errorf("again %+v, sent %+v", again, sent)
@@ -81,7 +81,7 @@ func TestRecordAgain(t *testing.T) {
 		newBacklog(jsonrpc.Limits{}).join(identity.Principal{}))
 	s.resume(&sent, caller{who: &identity.Identity{}}, false)
 	s.mu.Lock()
-	text := string(s.movingLocked("d").encode())
+	text := string(s.movingLocked("", "d").encode())
 	s.mu.Unlock()
 	want := strings.Replace(strings.Replace(aRecord, `"moves":2`, `"moves":3`, 1), `,"later":[1]`, "", 1) + "\n"
 	if text != want {
@@ -150,12 +150,12 @@ func FuzzKept(f *testing.F) {
 			h.init()
 			defer h.Close()
 			h.serveReplica(httptest.NewRecorder(), httptest.NewRequest(http.MethodPut, replicaPath, strings.NewReader(text)))
-			o := h.open
-			for id := range o.kept.byID {
-				if !o.adopt(id) {
+			o, d := h.open, h.open.directory
+			for id := range d.kept.byID {
+				if !d.adopt(id) {
 					t.Errorf("%q does not go on", id)
 				}
-				m := o.records.byID[id]
+				m := d.moved.byID[id]
 				s := newHTTPSession(id, caller{who: &identity.Identity{}}, o.backlog.join(identity.Principal{}))
 				s.resume(m.record, caller{who: &identity.Identity{}}, false)
 				s.out.attach("", nil).take()
@@ -163,8 +163,8 @@ func FuzzKept(f *testing.F) {
 				s.end(errServed, true)
 				o.backlog.leave(identity.Principal{})
 			}
-			if o.kept.bytes != 0 || len(o.kept.byID) != 0 {
-				t.Errorf("%d bytes of %d records are left", o.kept.bytes, len(o.kept.byID))
+			if d.kept.bytes != 0 || len(d.kept.byID) != 0 {
+				t.Errorf("%d bytes of %d records are left", d.kept.bytes, len(d.kept.byID))
 			}
 		})
 	})

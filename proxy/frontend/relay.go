@@ -20,11 +20,12 @@ import (
 
 // A relay passes requests on to other replicas. A nil relay has none.
 type relay struct {
-	replicas Replicas
-	open     *openSessions
-	bodies   *bodies
-	buffers  buffers
-	found    lookups
+	replicas  Replicas
+	open      *openSessions
+	directory *directory
+	bodies    *bodies
+	buffers   buffers
+	found     lookups
 
 	mu    sync.Mutex // guards the fields below
 	posts int        // that are passed on
@@ -32,7 +33,7 @@ type relay struct {
 }
 
 func newRelay(replicas Replicas, open *openSessions, bodies *bodies) *relay {
-	return &relay{replicas: replicas, open: open, bodies: bodies}
+	return &relay{replicas: replicas, open: open, directory: open.directory, bodies: bodies}
 }
 
 // quiet is how long nothing was passed on when linger returns: who was told that sessions are elsewhere
@@ -107,12 +108,12 @@ func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Id
 // replica passed on is passed on only to where this one has moved it, or if this one keeps the record.
 func (l *relay) place(ctx context.Context, id string) (via http.RoundTripper, at Where) {
 	hops := hopsOf(ctx)
-	if instance := l.open.whereTo(id); instance != "" && hops < maxHops {
+	if instance := l.directory.gone.to(id); instance != "" && hops < maxHops {
 		if via, at := l.at(instance); at != Gone {
 			return via, at
 		} // it has moved on
 	} else if hops > 0 {
-		if hops >= maxHops || l.open.keeps(id) == nil {
+		if hops >= maxHops || l.directory.kept.of(id) == nil {
 			return nil, Nowhere
 		}
 	} else if via, at := l.replicas.Owner(id); at != Gone {

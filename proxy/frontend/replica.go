@@ -1,34 +1,15 @@
 package frontend
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"time"
 )
 
-// replicaPath is the path under which replicas serve each other:
-//
-//	POST /replica/sessions           takes over the session in the body, a record
-//	PUT  /replica/sessions           keeps records, see keeping
-//	POST /replica/sessions/claims    compares which sessions both have, see claims
-//	GET  /replica/sessions/ID        204 if the session is there, else 404; or a whereabouts if that is accepted
-const replicaPath = "/replica/sessions"
-
-const (
-	maxRecord  = 1 << 20 // bytes of a record
-	maxKeeping = keepBatch + maxRecord + 1<<20
-)
-
-// Whereabouts are what a replica knows of a session that it does not have.
-type whereabouts struct {
-	At   string  `json:"at,omitempty"`   // instance to which it has moved from here
-	Kept *keptAt `json:"kept,omitempty"` // its record is here
-}
+const maxKeeping = keepBatch + maxRecord + 1<<20 // bytes of a request to keep records
 
 // serveReplica serves another replica.
 func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
@@ -44,14 +25,14 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusBadRequest, "not a record of a session")
 		case rec.Upstream != "" && (h.Known == nil || !h.Known(nil, rec.Upstream)):
 			refuse(w, http.StatusNotFound, "no such upstream")
-		case !h.open.take(rec, text):
+		case !h.open.directory.take(rec, text):
 			unavailable(w, noRoom)
 		default:
 			writeStatus(w, http.StatusNoContent)
 		}
 	case r.URL.Path == replicaPath && r.Method == http.MethodPut:
 		if _, k := readReplica[keeping](w, r, maxKeeping); k != nil {
-			if !h.open.keep(k) {
+			if !h.open.directory.kept.keep(k) {
 				unavailable(w, noRoom)
 				return
 			}
@@ -60,14 +41,55 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 	case id == "claims" && r.Method == http.MethodPost:
 		if _, theirs := readReplica[claims](w, r, maxClaims*256); theirs != nil {
 			if _, at := h.streamable.relay.at(theirs.Of); at == Gone {
-				h.open.hear(theirs.Of, time.Now())
+				h.streamable.relay.found.hear(theirs.Of, time.Now())
 			}
-			text, _ := json.Marshal(h.open.compare(h.Replicas.Instance(), *theirs))
+			text, _ := json.Marshal(h.open.keeper.compare(*theirs))
 			writeJSON(w, http.StatusOK, text)
 		}
 	default:
 		http.NotFound(w, r)
 	}
+}
+
+// Keep lets other replicas keep what they need to continue the sessions of this one if it dies, and finds
+// out which sessions others have continued while this process could not be reached, or did not run. It
+// returns when ctx ends.
+func (h *HTTP) Keep(ctx context.Context) {
+	h.init()
+	if h.open.keeper != nil {
+		h.open.keeper.run(ctx)
+	}
+}
+
+// Move begins to move the sessions of Streamable HTTP to other replicas, each when nothing is in flight.
+// Until then they are served as ever. Shortly before the deadline of ctx, or when it ends, what is in
+// flight gets the connection-closed error, and the rest is moved. Sessions that no other replica takes
+// end. Drain must have been called. wait waits until no session is left, and returns how many were
+// moved. Without other replicas Move does nothing, and sessions drain as those of other transports do. Without any time
+// they end with Close, and others may continue them.
+func (h *HTTP) Move(ctx context.Context) (wait func() (moved int)) {
+	h.init()
+	if h.Replicas == nil || len(h.Replicas.Others()) == 0 {
+		return func() int { return 0 }
+	}
+	h.open.departure.begun.Store(true) // also without any time: whoever keeps its record forgets a session that drains
+	if ctx.Err() != nil {
+		return func() int { return 0 }
+	}
+	m := &mover{directory: h.open.directory, freed: h.open.departure.freed, replicas: h.Replicas, room: make(chan struct{}, moveAtOnce)}
+	done := make(chan int, 1)
+	go func() { done <- m.run(ctx) }()
+	return func() int { return <-done }
+}
+
+// Moves returns what became of sessions so far.
+func (h *HTTP) Moves() Moves {
+	h.init()
+	d := h.open.directory
+	all := d.tally.moves()
+	_, all.Waiting = d.count()
+	all.Kept = d.kept.count()
+	return all
 }
 
 const noRoom = "no room for more sessions of others"
@@ -85,7 +107,7 @@ func readReplica[T any](w http.ResponseWriter, r *http.Request, limit int64) (te
 }
 
 func (h *HTTP) serveWhereabouts(w http.ResponseWriter, r *http.Request, id string) {
-	all, here := h.open.whereabouts(id)
+	all, here := h.open.directory.whereabouts(id)
 	switch {
 	case here, all.At != "" && r.Header.Get("Accept") == "":
 		writeStatus(w, http.StatusNoContent)
@@ -96,41 +118,3 @@ func (h *HTTP) serveWhereabouts(w http.ResponseWriter, r *http.Request, id strin
 		writeStatus(w, http.StatusNotFound)
 	}
 }
-
-// whereabouts returns what this replica knows of a session, and whether it is here. So at each moment of a
-// move somebody has it.
-func (o *openSessions) whereabouts(id string) (all whereabouts, here bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.byID[id] != nil || o.records.byID[id] != nil {
-		return all, true
-	}
-	all.At = o.moved[id]
-	if k := o.kept.byID[id]; k != nil {
-		all.Kept = &keptAt{k.age, k.owner}
-	}
-	return all, false
-}
-
-// tell sends a request to another replica, and returns the answer; via is nil if it cannot be reached.
-func tell(ctx context.Context, via http.RoundTripper, method, path string, body []byte) (status int, text []byte, err error) {
-	if via == nil {
-		return 0, nil, errAway
-	}
-	r, err := http.NewRequestWithContext(ctx, method, "http://replica"+path, bytes.NewReader(body))
-	if err != nil {
-		return 0, nil, err
-	}
-	if method == http.MethodGet {
-		r.Header.Set("Accept", typeJSON)
-	}
-	resp, err := via.RoundTrip(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer resp.Body.Close()
-	text, err = io.ReadAll(io.LimitReader(resp.Body, maxClaims*256))
-	return resp.StatusCode, text, err
-}
-
-var errAway = errors.New(ownerAway)

@@ -22,6 +22,7 @@ var (
 	errNotStarted = errors.New("initialize failed")
 	errServed     = errors.New("closed by the proxy")
 	errStopped    = errors.New("the proxy stopped")
+	errMoved      = errors.New("moved to another replica") // which serves the session from now on
 )
 
 // An httpSession is one legacy client on HTTP, and the Conn for Serve: Recv returns the messages of
@@ -47,7 +48,7 @@ type httpSession struct {
 
 	// Of sessions that may move to another replica: see record.
 	moving   *atomic.Bool  // sessions move away; nil: this one never does; static
-	keeper   *keeper       // lets another replica keep the record; nil: none; static
+	changes  *changes      // of its record, too; nil: none is kept; static
 	said     *saidOnce     // nil likewise
 	moves    int64         // how often the session has moved
 	resumed  string        // "moved" or "adopted", if it was; static once Serve runs
@@ -181,7 +182,7 @@ func (n noting) Leave() bool {
 // noteLocked remembers what a client says once, for another replica.
 func (s *httpSession) noteLocked(m *jsonrpc.Message) {
 	if s.said != nil && s.said.note(m) {
-		s.keeper.note(s.id)
+		s.changes.note(s.id)
 	}
 }
 
@@ -308,7 +309,7 @@ func (s *httpSession) routeLocked(m *jsonrpc.Message) *eventStream {
 // negotiatedLocked reads the response to initialize.
 func (s *httpSession) negotiatedLocked(m *jsonrpc.Message) {
 	s.established = true
-	s.keeper.note(s.id)
+	s.changes.note(s.id)
 	raw, _ := jsonrpc.Member(m.Result, "protocolVersion")
 	if version, ok := jsonrpc.Unquote(raw); ok {
 		s.version = version

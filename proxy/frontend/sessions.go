@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
@@ -32,25 +31,18 @@ type openSessions struct {
 
 	// disowned reports whether the key that signed an id was taken away, which ends its session: nobody finds it, and it
 	// expires. nil: never.
-	disowned func(id string) bool
-	log      *slog.Logger
-	ctx      context.Context // of all sessions
-	cancel   context.CancelCauseFunc
+	disowned  func(id string) bool
+	log       *slog.Logger
+	ctx       context.Context // of all sessions
+	cancel    context.CancelCauseFunc
+	directory *directory
+	departure departure
 
 	wg        sync.WaitGroup // one for each that has not left
-	mu        sync.Mutex     // guards the fields below
+	mu        sync.Mutex     // guards the fields below; it may be taken under that of the directory
 	draining  bool
-	closed    bool
-	moving    atomic.Bool       // sessions of Streamable HTTP move to other replicas; not guarded
-	freed     chan *httpSession // sessions that have just answered a request, for the mover; static
-	moved     map[string]string // by session: the instance that has it now
-	records   movedRecords
-	kept      keptRecords
-	tally     tally
-	heard     map[string]time.Time    // when replicas that seemed to be dead have sent claims, by instance
-	counted   int                     // number of open connections
-	uncounted int                     // those of them that have moved here, and do not count against max
-	byID      map[string]*httpSession // sessions that a client may still use
+	counted   int // number of open connections
+	uncounted int // those of them that have moved here, and do not count against max
 }
 
 const shuttingDown = "the proxy is shutting down"
@@ -143,10 +135,10 @@ func (o *openSessions) session(from caller) *httpSession {
 
 func (o *openSessions) newSession(id string, from caller) *httpSession {
 	s := newHTTPSession(id, from, o.backlog.join(from.who.Principal))
-	s.onEnd = func() { o.forget(s) }
+	s.onEnd = func() { o.directory.remove(s, !s.stopped() && o.ctx.Err() == nil) } // else another replica may continue it
 	if o.digest != nil {
-		s.said, s.moving, s.keeper = new(saidOnce), &o.moving, o.keeper
-		s.idle.freed = func() { o.mayMove(s) }
+		s.said, s.moving, s.changes = new(saidOnce), &o.departure.begun, o.directory.changes
+		s.idle.freed = func() { o.departure.mayMove(s) }
 	}
 	return s
 }
@@ -154,9 +146,7 @@ func (o *openSessions) newSession(id string, from caller) *httpSession {
 // begin begins a session that has entered. The caller must release it.
 func (o *openSessions) begin(s *httpSession, leave func()) {
 	s.idle.hold()
-	o.mu.Lock()
-	o.byID[s.id] = s
-	o.mu.Unlock()
+	o.directory.add(s)
 	o.start(s, leave)
 }
 
@@ -198,17 +188,6 @@ func shortID(id string) string {
 	return id[:min(8, len(id))]
 }
 
-func (o *openSessions) forget(s *httpSession) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.byID[s.id] == s {
-		delete(o.byID, s.id)
-	}
-	if !s.stopped() && o.ctx.Err() == nil { // else another replica may continue it
-		s.keeper.noteEnd(s.id)
-	}
-}
-
 // stopped reports whether the session has ended because no other replica took it.
 func (s *httpSession) stopped() bool {
 	s.mu.Lock()
@@ -247,20 +226,43 @@ func (o *openSessions) find(ctx context.Context, id string, from caller, sse boo
 // lookUp returns the session with this id, nil for none. It begins one that has moved here. frozen is not
 // nil if the session has not begun and is being moved on.
 func (o *openSessions) lookUp(id string, from caller) (s *httpSession, frozen <-chan struct{}) {
-	o.mu.Lock()
-	s, k := o.byID[id], o.records.byID[id]
-	switch {
-	case s != nil || k == nil || k.key() != from.connKey() || o.closed:
-		defer o.mu.Unlock()
-		return s, nil
-	case k.frozen != nil:
-		defer o.mu.Unlock()
-		return nil, k.frozen
+	s, begun, frozen := o.directory.find(id, from.connKey(), func(r *record) *httpSession {
+		s := o.newSession(id, from)
+		s.resume(r, from, r.Digest != o.digest())
+		o.countMoved(1)
+		return s
+	})
+	if begun {
+		o.start(s, o.entered(from))
 	}
-	s = o.beginMovedLocked(k, from)
-	o.mu.Unlock()
-	o.start(s, o.entered(from))
-	return s, nil
+	return s, frozen
+}
+
+// countMoved counts sessions that have moved here among the open ones, if n is 1, and no more as such if it is -1. They do
+// not count against the bounds, since they were admitted elsewhere.
+func (o *openSessions) countMoved(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.uncounted += n
+	if n > 0 {
+		o.counted++
+		o.wg.Add(1)
+	}
+}
+
+// entered returns the leave of a session that has moved here.
+func (o *openSessions) entered(from caller) (leave func()) {
+	left := func() {}
+	if o.admit != nil {
+		if admitted, refusal := o.admit(from.who); refusal == nil {
+			left = admitted
+		}
+	}
+	return func() {
+		left()
+		o.countMoved(-1)
+		o.leave()
+	}
 }
 
 // hold prevents expiry, and that the session is moved, until it is released. It returns false if the
@@ -275,6 +277,7 @@ func (s *httpSession) hold() (held bool, frozen <-chan struct{}) {
 }
 
 func (o *openSessions) drain() {
+	o.directory.leave()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.draining = true
@@ -288,12 +291,8 @@ func (o *openSessions) isDraining() bool {
 
 // close ends all sessions and waits for them.
 func (o *openSessions) close() {
-	o.mu.Lock()
-	o.draining, o.closed = true, true
-	for id, k := range o.records.byID {
-		o.dropLocked(id, k)
-	}
-	o.mu.Unlock()
+	o.drain()
+	o.directory.close()
 	o.cancel(errStopped)
 	o.wg.Wait()
 }
