@@ -213,3 +213,18 @@ func TestNotAdoptedOnceHeard(t *testing.T) {
 	keeper.sees("a", There)
 	client.through(keeper).calls(t, 21, func() jsonrpc.Conn { return old })
 }
+
+// TestAdoptedOnceByMany: all requests that arrive at once after a replica has died find its session.
+func TestAdoptedOnceByMany(t *testing.T) {
+	f, client, _, keeper, other := kept(t)
+	f["a"].dies()
+	var all []<-chan *http.Response
+	for i := range 32 {
+		to := client.through([]*replica{keeper, other}[i%2])
+		all = append(all, to.send(to.request("POST", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)))
+	}
+	keeper.resumes(t, false)
+	for _, resp := range all {
+		wantStatus(t, conntest.Await(t, "response", resp), http.StatusAccepted)
+	}
+}

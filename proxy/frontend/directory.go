@@ -87,16 +87,16 @@ func (d *directory) take(r *record, text []byte) bool {
 }
 
 // adopt makes a session whose replica has died one that has moved here, so that the next request of its
-// client begins it. It returns false if nothing is kept of it.
+// client begins it. It returns false if nothing is kept of it, and true if another request has done that meanwhile.
 func (d *directory) adopt(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
-		return false
+	if d.closed || d.hereLocked(id) {
+		return !d.closed
 	}
 	k := d.kept.remove(id)
 	var r record
-	if k == nil || json.Unmarshal(k.text, &r) != nil || d.hereLocked(id) {
+	if k == nil || json.Unmarshal(k.text, &r) != nil {
 		return false
 	}
 	r.goOn()

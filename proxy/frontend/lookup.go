@@ -69,10 +69,11 @@ func (f *lookups) find(ctx context.Context, id string, l *relay) (via http.Round
 // keeperOf returns where a session goes on that nobody has: where its newest record is kept, if the replica
 // that had it is dead. That may be here: then it goes on from now on.
 func (l *relay) keeperOf(id string, a heard) (via http.RoundTripper, at Where) {
-	if _, here := l.directory.whereabouts(id); here { // another request has done that meanwhile
+	known, here := l.directory.whereabouts(id)
+	if here { // another request has done that meanwhile
 		return nil, Here
 	}
-	mine := l.directory.kept.of(id)
+	mine := known.Kept
 	if mine != nil && l.found.heardLately(mine.Owner) {
 		return nil, Away
 	}

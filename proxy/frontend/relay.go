@@ -108,16 +108,22 @@ func (l *relay) toOwner(w http.ResponseWriter, r *http.Request, who *identity.Id
 // replica passed on is passed on only to where this one has moved it, or if this one keeps the record.
 func (l *relay) place(ctx context.Context, id string) (via http.RoundTripper, at Where) {
 	hops := hopsOf(ctx)
-	if instance := l.directory.gone.to(id); instance != "" && hops < maxHops {
-		if via, at := l.at(instance); at != Gone {
+	known, here := l.directory.whereabouts(id)
+	switch {
+	case here: // another request has begun it meanwhile
+		return nil, Here
+	case known.At != "" && hops < maxHops:
+		if via, at := l.at(known.At); at != Gone {
 			return via, at
 		} // it has moved on
-	} else if hops > 0 {
-		if hops >= maxHops || l.directory.kept.of(id) == nil {
+	case hops > 0:
+		if hops >= maxHops || known.Kept == nil {
 			return nil, Nowhere
 		}
-	} else if via, at := l.replicas.Owner(id); at != Gone {
-		return via, at
+	default:
+		if via, at := l.replicas.Owner(id); at != Gone {
+			return via, at
+		}
 	}
 	return l.found.find(ctx, id, l)
 }
