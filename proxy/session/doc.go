@@ -34,7 +34,7 @@
 //   - client_side.go: what the messages of an upstream mean for the client. server_request.go: its
 //     requests. task_name.go: the names that clients know for its tasks. ownership.go: the principals
 //     that have them.
-//   - upstream_open.go: the streams to an upstream, and what is sent to it. upstream_receive.go: what
+//   - upstream_open.go: the streams to an upstream. upstream_send.go: what is sent to it. upstream_receive.go: what
 //     comes from it. upstream_lists.go: how packages lists and listen see it. upstream_info.go: what
 //     it is asked first. idle.go: how it rests when nobody needs it. trace.go, observe_upstream.go: reports
 //     about its calls.

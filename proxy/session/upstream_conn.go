@@ -254,3 +254,6 @@ func (u *upstreamConn) noteAlive() {
 		u.noteAliveLocked(u.attempt)
 	}
 }
+
+// alive reports whether the upstream has answered initialize.
+func (u *upstreamConn) alive() bool { return u.state().State.Ready }

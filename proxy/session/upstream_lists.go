@@ -15,15 +15,6 @@ import (
 
 var _ lists.Server = (*upstreamConn)(nil)
 
-// listsOf returns what the session knows of the lists of upstreams.
-func listsOf(conns []*upstreamConn) []*lists.Upstream {
-	of := make([]*lists.Upstream, len(conns))
-	for i, u := range conns {
-		of[i] = u.lists
-	}
-	return of
-}
-
 // IsSole reports whether the client has no other upstream.
 func (u *upstreamConn) IsSole() bool { return u.client.isSole(u) }
 
@@ -33,9 +24,6 @@ func (u *upstreamConn) State() lists.State {
 	s.Heard = s.Heard && s.Open
 	return s
 }
-
-// alive reports whether the upstream has answered initialize.
-func (u *upstreamConn) alive() bool { return u.State().Ready }
 
 // Ask is ask for a result, within requestTimeout. The error of an error response is a [*lists.AnswerError].
 func (u *upstreamConn) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
+	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -154,4 +155,13 @@ func (set *upstreamSet) prefix(k catalog.Kind, i int) string {
 		return set.prefixes[i]
 	}
 	return ""
+}
+
+// listsOf returns what the session knows of the lists of upstreams.
+func listsOf(conns []*upstreamConn) []*lists.Upstream {
+	of := make([]*lists.Upstream, len(conns))
+	for i, u := range conns {
+		of[i] = u.lists
+	}
+	return of
 }
