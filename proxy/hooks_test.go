@@ -217,7 +217,7 @@ func TestHooks(t *testing.T) {
 	r.await(t, "call old operator legacy tools/call error")
 	legacy.say(`{"jsonrpc":"2.0","id":3,"method":"thought/of"}`)
 	legacy.hears(`"id":3`)
-	r.await(t, "call old operator legacy other error")
+	r.await(t, "call old operator legacy other closed start_failed") // b might have known it
 	legacy.call(4, "a__hang")
 	<-server.hanging // before the cancellation, which takes another connection
 	r.awaitOpen(t, "request a tools/call", 1)

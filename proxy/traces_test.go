@@ -252,7 +252,7 @@ func TestTracesOfEnds(t *testing.T) {
 	client.leave()
 	p.Close()
 
-	check(t, c.only("s", "_OTHER"), map[string]string{"error.type": "-32601", "rpc.response.status_code": "-32601", "network.transport": "pipe", "mcp.method.name": "_OTHER"})
+	check(t, c.only("s", "_OTHER"), map[string]string{"error.type": "-32603", "rpc.response.status_code": "-32603", "network.transport": "pipe", "mcp.method.name": "_OTHER"})
 	var ends []string
 	for _, s := range c.all() {
 		if s.Name != "tools/call" && s.Name != "tools/call hang" {

@@ -74,7 +74,7 @@ func (s *session) toExtension(r *request) *jsonrpc.Error {
 	s.work(r, func(ctx context.Context) {
 		conns := set.extensionOwners(ctx, r, e)
 		if len(conns) == 0 {
-			s.fail(r, jsonrpc.MethodNotFound(r.Method))
+			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: r.unknownToAll()})
 			return
 		}
 		r.seeks, r.others = true, conns[1:]
@@ -156,6 +156,14 @@ func (set *upstreamSet) extensionOwner(r *request, e extensionCall) (*upstreamCo
 	return nil, nil
 }
 
+// unknownToAll returns the error for a method that no upstream knows that could be asked.
+func (r *request) unknownToAll() json.RawMessage {
+	if r.notSent != nil { // it might have known it
+		return r.notSent
+	}
+	return jsonrpc.MethodNotFound(r.Method).Raw()
+}
+
 // extensionOwners returns the upstreams that may know the method of a request, in the order in which
 // they are asked.
 func (set *upstreamSet) extensionOwners(ctx context.Context, r *request, e extensionCall) (found []*upstreamConn) {
@@ -177,7 +185,7 @@ func (set *upstreamSet) extensionOwners(ctx context.Context, r *request, e exten
 	if u, ok := set.knows.Load(r.Method); ok {
 		add(u.(*upstreamConn))
 	}
-	set.introduceAll(ctx, r)
+	r.notSent = set.introduceAll(ctx, r)
 	for _, u := range set.conns {
 		if u.lists.Says().IsExtended() {
 			add(u)
@@ -186,23 +194,33 @@ func (set *upstreamSet) extensionOwners(ctx context.Context, r *request, e exten
 	return found
 }
 
-// introduceAll waits for the descriptions of the upstreams that have none yet.
-func (set *upstreamSet) introduceAll(ctx context.Context, r *request) {
+// introduceAll waits for the descriptions of the upstreams that have none yet. What those have that
+// could not be reached stays unknown: it returns the error of one of them, or of the links whose
+// upstreams are unknown, nil if there are none.
+func (set *upstreamSet) introduceAll(ctx context.Context, r *request) (unasked json.RawMessage) {
 	ctx, cancel := context.WithTimeout(ctx, set.s.router.maxStart())
 	defer cancel()
 	who := r.listClient()
 	unknown := set.filter(func(u *upstreamConn) bool { return u.lists.Says().Result == nil })
+	failed := make([]*lists.Failure, len(unknown))
 	lists.ForEach(ctx, listsOf(unknown), func(ctx context.Context, i int) {
 		u := unknown[i]
-		if _, _, ok := u.lists.Introduce(ctx, who); ok {
+		if _, f, ok := u.lists.Introduce(ctx, who); ok {
+			failed[i] = f
 			return
 		}
 		if u.era == mcp.Modern {
-			_, _ = u.discover(ctx, who.Meta)
+			_, failed[i] = u.discover(ctx, who.Meta)
 		} else {
-			_, _ = u.introduced(ctx)
+			_, failed[i] = u.introduced(ctx)
 		}
 	})
+	for _, f := range failed {
+		if f != nil {
+			return f.Wire
+		}
+	}
+	return set.unreachedText(r.grant)
 }
 
 // extensionReceiver returns the upstream for an unknown notification of a client: the sole one, the

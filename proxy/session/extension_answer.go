@@ -33,10 +33,8 @@ func (r *request) searched(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Me
 			r.upstreams.s.readers.Add(r.stateKey(state), u)
 		}
 	case !r.unknownTo(answer.Error):
-	case r.notSent != nil: // it might have known it
-		return &jsonrpc.Message{ID: answer.ID, Error: r.notSent}
 	default:
-		return jsonrpc.NewError(answer.ID, jsonrpc.MethodNotFound(r.Method))
+		return &jsonrpc.Message{ID: answer.ID, Error: r.unknownToAll()}
 	}
 	return answer
 }

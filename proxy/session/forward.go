@@ -126,14 +126,17 @@ func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 }
 
 // answered answers the request of c, or asks the next upstream if this one does not have the
-// resource or the method.
+// resource or the method. If none has it, one that could not be asked may.
 func (c *call) answered(answer *jsonrpc.Message) {
 	r, s := c.request, c.request.upstreams.s
-	if len(r.others) > 0 && answer.Error != nil && r.isForOthers(answer.Error) {
-		next := r.others[0]
-		r.others = r.others[1:]
-		s.forward(r, next)
-		return
+	if answer.Error != nil && (len(r.others) > 0 || r.notSent != nil) && r.isForOthers(answer.Error) {
+		if len(r.others) > 0 {
+			next := r.others[0]
+			r.others = r.others[1:]
+			s.forward(r, next)
+			return
+		}
+		answer = &jsonrpc.Message{ID: c.ID, Error: r.notSent}
 	}
 	if r.extension {
 		answer = s.ofExtension(c, answer)
@@ -178,7 +181,8 @@ func lacksResource(text json.RawMessage) bool {
 }
 
 // whoAnswers asks upstreams in turn and returns the first one that returns a result. If there is
-// none, it answers r with the first error that is not "unknown", else with the last error.
+// none, it answers r with the first error that is not "unknown", else with that of links whose
+// upstreams could not be asked, else with the last error.
 func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamConn, method string, params json.RawMessage) *upstreamConn {
 	var refusal *jsonrpc.Message
 	vague := false
@@ -193,6 +197,9 @@ func (s *session) whoAnswers(ctx context.Context, r *request, conns []*upstreamC
 		if refusal == nil || vague {
 			refusal, vague = r.checked(u, answer), lacksResource(answer.Error)
 		}
+	}
+	if unasked := r.upstreams.unreachedText(r.grant); vague && unasked != nil {
+		refusal = &jsonrpc.Message{ID: r.ID, Error: unasked}
 	}
 	s.settle(r, refusal)
 	return nil

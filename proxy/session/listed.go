@@ -109,7 +109,7 @@ func (l *extensionList) result(s *session, r *request, elements []json.RawMessag
 // It returns an error if no upstream could list anything.
 func (s *session) mergeExtension(ctx context.Context, r *request, l *extensionList, meta json.RawMessage) (merged []json.RawMessage, caching catalog.Caching, failure json.RawMessage) {
 	set := r.upstreams
-	set.introduceAll(ctx, r)
+	r.notSent = set.introduceAll(ctx, r)
 	want := func(i int) bool { return l.isOf(set.conns[i]) }
 	found, failed := lists.Gather(ctx, listsOf(set.conns), l.method, want, func(ctx context.Context, i int) (catalog.Collection, *lists.Failure) {
 		return set.conns[i].lists.Pages(ctx, l.method, l.member, meta)
@@ -117,6 +117,9 @@ func (s *session) mergeExtension(ctx context.Context, r *request, l *extensionLi
 	var first *lists.Failure
 	answers := 0
 	owner := make(map[string]*upstreamConn)
+	if r.notSent != nil {
+		caching.Partial()
+	}
 	for i, u := range set.conns {
 		if f := failed[i]; f != nil {
 			u.lists.LeftOut(l.method, f)
@@ -138,7 +141,7 @@ func (s *session) mergeExtension(ctx context.Context, r *request, l *extensionLi
 	case first != nil:
 		return nil, caching, first.Wire
 	}
-	return nil, caching, cmp.Or(set.unreached(r.grant), jsonrpc.MethodNotFound(r.Method)).Raw()
+	return nil, caching, r.unknownToAll()
 }
 
 // own returns the elements of an upstream that the client may see and that no other has listed before,
@@ -198,6 +201,7 @@ func (s *session) byListed(r *request) *jsonrpc.Error {
 	s.work(r, func(ctx context.Context) {
 		_, _, failure := s.mergeExtension(ctx, r, l, r.identity())
 		if u := set.listingOf(l).of(key, isDirectory); u != nil {
+			r.notSent = nil // whatever this one answers is the answer
 			s.forward(r, u)
 			return
 		}

@@ -45,7 +45,8 @@ type request struct {
 	others []*upstreamConn
 
 	// seeks means that upstreams are asked in turn for an unknown method, see searched. notSent is the
-	// first error of one that did not get the request. Owned by whoever settles the call.
+	// first error of one that could not be asked, or did not get the request. Owned by whoever settles
+	// the call.
 	seeks   bool
 	notSent json.RawMessage
 

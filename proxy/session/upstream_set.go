@@ -1,6 +1,7 @@
 package session
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,14 @@ func (set *upstreamSet) unreached(g *policy.Grant) *jsonrpc.Error {
 	}
 	end.Says = strings.Join(says, "; ")
 	return end.Wire(jsonrpc.CodeInternalError, "", jsonrpc.NotSent)
+}
+
+// unreachedText is unreached as JSON text.
+func (set *upstreamSet) unreachedText(g *policy.Grant) json.RawMessage {
+	if err := set.unreached(g); err != nil {
+		return err.Raw()
+	}
+	return nil
 }
 
 // upstreamSets are the upstream sets of a session.
