@@ -27,7 +27,7 @@ import (
 // name that only one upstream has always works. A client that has listed something gets one
 // list_changed for each kind; in the modern era, a client with a subscription does. The
 // subscription continues with the new upstreams, and ends when there are none. Subscriptions to
-// resources are repeated where an upstream has other settings. Sessions with one upstream follow
+// resources are repeated where an upstream was replaced. Sessions with one upstream follow
 // that one, and keep it when it is removed.
 func (p *Router) Update(upstreams []Upstream, unknown []Unknown) {
 	before := p.current()
@@ -216,10 +216,9 @@ func (u *upstreamConn) serves(up *Upstream) bool {
 		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny) && slices.Equal(u.up.Forward, up.Forward)
 }
 
-// isReplacedBy reports whether another connection is to the same upstream with other settings.
-func (u *upstreamConn) isReplacedBy(by *upstreamConn) bool {
-	return u.up.Name == by.up.Name && u.up.Link == by.up.Link
-}
+// isReplacedBy reports whether another connection is to the upstream that has the name now: with other
+// settings, or at another host. A client that has subscribed cannot learn that it should do so again.
+func (u *upstreamConn) isReplacedBy(by *upstreamConn) bool { return u.up.Name == by.up.Name }
 
 // removeLocked hangs up an upstream that is no longer served, which settles its calls, and makes
 // all concerns forget it.

@@ -427,11 +427,13 @@ func TestD42_OnlyUpstreamRemoved(t *testing.T) {
 	})
 }
 
-// With other settings an upstream has another connection, at which the client is subscribed as before.
+// With other settings, or at another host, an upstream has another connection, at which the client is subscribed as
+// before.
 func TestUpdateKeepsSubscriptions(t *testing.T) {
 	for name, change := range map[string]func(*Upstream){
 		"timeout": func(u *Upstream) { u.RequestTimeout = time.Minute },
 		"headers": func(u *Upstream) { u.Forward = []Forward{{From: "X-Foo", To: "X-Foo"}} },
+		"host":    func(u *Upstream) { u.Link = "far" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, &Router{Upstreams: []Upstream{{Name: "a"}, {Name: "b"}}}, nil, func(w *world) {
