@@ -195,8 +195,8 @@ func (set *upstreamSet) extensionOwners(ctx context.Context, r *request, e exten
 }
 
 // introduceAll waits for the descriptions of the upstreams that have none yet. What those have that
-// could not be reached stays unknown: it returns the error of one of them, or of the links whose
-// upstreams are unknown, nil if there are none.
+// could not be reached, or was too slow, stays unknown: it returns the error of one of them, or of the
+// links whose upstreams are unknown, nil if there are none.
 func (set *upstreamSet) introduceAll(ctx context.Context, r *request) (unasked json.RawMessage) {
 	ctx, cancel := context.WithTimeout(ctx, set.s.router.maxStart())
 	defer cancel()
@@ -205,14 +205,17 @@ func (set *upstreamSet) introduceAll(ctx context.Context, r *request) (unasked j
 	failed := make([]*lists.Failure, len(unknown))
 	lists.ForEach(ctx, listsOf(unknown), func(ctx context.Context, i int) {
 		u := unknown[i]
-		if _, f, ok := u.lists.Introduce(ctx, who); ok {
-			failed[i] = f
-			return
+		var said json.RawMessage
+		ok := false
+		if said, failed[i], ok = u.lists.Introduce(ctx, who); !ok {
+			if u.era == mcp.Modern {
+				said, failed[i] = u.discover(ctx, who.Meta)
+			} else {
+				said, failed[i] = u.introduced(ctx)
+			}
 		}
-		if u.era == mcp.Modern {
-			_, failed[i] = u.discover(ctx, who.Meta)
-		} else {
-			_, failed[i] = u.introduced(ctx)
+		if said == nil && failed[i] == nil && lists.TimedOut(ctx) {
+			failed[i] = lists.FailureOf(u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}))
 		}
 	})
 	for _, f := range failed {
