@@ -47,7 +47,9 @@ func (c *Clients) cached(sum [sha256.Size]byte, r *http.Request) *identity.Ident
 }
 
 func (c *Clients) keep(sum [sha256.Size]byte, one *cachedJWT) {
-	if limit := time.Now().Add(cacheFor); one.until.After(limit) {
+	// Without its monotonic time the limit is one of the wall clock, as the token's own expiry is. The monotonic clock
+	// stands still while the machine is suspended, so that the token could expire unnoticed.
+	if limit := time.Now().Add(cacheFor).Round(0); one.until.After(limit) {
 		one.until = limit
 	}
 	c.mu.Lock()

@@ -156,6 +156,22 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
+// TestRememberedByTheWallClock: a token in the cache expires by the wall clock. A time that has a monotonic reading is
+// compared by that, which does not count the time of a suspend.
+func TestRememberedByTheWallClock(t *testing.T) {
+	a := newAuthority(t, issuer)
+	c := run(t, &Clients{Issuers: []*jwt.Issuer{a.issuer()}})
+	for what, life := range map[string]time.Duration{"longer than the cache": time.Hour, "shorter": time.Minute} {
+		token := a.token(object{"exp": time.Now().Add(life).Unix()})
+		if _, why := c.Identify(request("/mcp", token)); why != nil {
+			t.Fatal(what, why)
+		}
+		if until := c.cache[hash(token)].until; until != until.Round(0) {
+			t.Errorf("%s: in the cache until %v, which has a monotonic reading", what, until)
+		}
+	}
+}
+
 // TestMemoryIsBounded: the cache is bounded.
 func TestMemoryIsBounded(t *testing.T) {
 	var m Clients

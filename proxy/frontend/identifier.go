@@ -132,6 +132,10 @@ var (
 	errWithdrawn = &jsonrpc.ClosedError{Cause: jsonrpc.CauseTokenWithdrawn, Delivered: true}
 )
 
+// expiryLook is the longest time between two looks at the wall clock, which says when a proof
+// expires. It can jump ahead of all timers, as these stand still while the machine is suspended.
+const expiryLook = 10 * time.Second
+
 // whileGood returns a ctx for a stream of the client who. It also ends when the client's proof
 // does, with the cause errExpired or errWithdrawn. It needs no goroutine.
 func (g *Guard) whileGood(ctx context.Context, who *identity.Identity) (context.Context, context.CancelFunc) {
@@ -146,7 +150,16 @@ func (g *Guard) whileGood(ctx context.Context, who *identity.Identity) (context.
 		release = append(release, func() { stop() })
 	}
 	if !who.Expires.IsZero() {
-		timer := time.AfterFunc(time.Until(who.Expires), func() { cancel(errExpired) })
+		var timer *time.Timer
+		timer = time.AfterFunc(orNever(0), func() { // not before timer is set
+			switch left := time.Until(who.Expires); {
+			case left <= 0:
+				cancel(errExpired)
+			case ctx.Err() == nil:
+				timer.Reset(min(left, expiryLook))
+			}
+		})
+		timer.Reset(min(time.Until(who.Expires), expiryLook))
 		release = append(release, func() { timer.Stop() })
 	}
 	return ctx, func() {

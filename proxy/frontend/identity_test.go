@@ -631,3 +631,31 @@ func TestNoTimers(t *testing.T) {
 		t.Error("a ctx of its own")
 	}
 }
+
+// TestExpiryAfterSuspend: a stream does not live on by the time for which the machine was suspended.
+// Timers do not count that time, but the wall clock does, so that the expiry comes nearer.
+func TestExpiryAfterSuspend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		who := until(person("a"), time.Hour)
+		g := &Guard{Clients: people{}}
+		ctx, release := g.whileGood(t.Context(), who)
+		defer release()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Fatalf("it has ended early: %v", context.Cause(ctx))
+		}
+		expire(who)
+		time.Sleep(expiryLook)
+		synctest.Wait()
+		if why := context.Cause(ctx); why != errExpired {
+			t.Errorf("it ends with %v", why)
+		}
+	})
+}
+
+// expire lets who expire now. No timer fires meanwhile, but the race detector does not see that, as
+// the time of a bubble orders nothing for it.
+//
+//go:norace
+func expire(who *identity.Identity) { who.Expires = time.Now() }
