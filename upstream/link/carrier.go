@@ -55,16 +55,38 @@ type socket struct {
 	out   *coalescer
 	since time.Time    // when it was made
 	heard atomic.Int64 // when the last byte came, in nanoseconds after since
+	mute  atomic.Bool  // nothing can be written any more, but perhaps read
 }
 
 func newSocket(c net.Conn) *socket {
-	s := &socket{Conn: c, out: newCoalescer(c), since: time.Now()}
+	s := &socket{Conn: c, since: time.Now()}
+	s.out = newCoalescer(writeEnd{s})
 	s.in = bufio.NewReaderSize(&readClock{s: s}, readBuffer)
 	return s
 }
 
-func (s *socket) Read(p []byte) (int, error)  { return s.in.Read(p) }
-func (s *socket) Write(p []byte) (int, error) { return s.out.Write(p) }
+func (s *socket) Read(p []byte) (int, error) { return s.in.Read(p) }
+
+// Write drops p when nothing can be written any more. The other side may have closed after its last
+// answers, which are still to be read: a Unix socket lets writes fail at once. Reading finds the end.
+func (s *socket) Write(p []byte) (int, error) {
+	n, err := s.out.Write(p)
+	if err != nil && s.mute.Load() {
+		return len(p), nil
+	}
+	return n, err
+}
+
+// A writeEnd writes to a socket's connection. After an error the rest may be read within byeTimeout.
+type writeEnd struct{ s *socket }
+
+func (w writeEnd) Write(p []byte) (int, error) {
+	n, err := w.s.Conn.Write(p)
+	if err != nil {
+		w.s.mute.Store(w.s.Conn.SetReadDeadline(time.Now().Add(byeTimeout)) == nil)
+	}
+	return n, err
+}
 
 // Close closes the connection at once. Unwritten data are lost.
 func (s *socket) Close() error {

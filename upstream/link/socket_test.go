@@ -6,6 +6,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,4 +106,76 @@ func TestLastWordsOnSlowCarrier(t *testing.T) {
 	}
 	await(t, ends)
 	await(t, ends)
+}
+
+// A heldConn is a connection whose reader is late with one text.
+type heldConn struct {
+	net.Conn
+	text  string
+	came  chan struct{} // closed when text was read, which then waits
+	late  chan struct{} // until this is closed
+	mute  chan struct{} // closed when a write has failed
+	muted sync.Once
+}
+
+func (c *heldConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if strings.Contains(string(p[:n]), c.text) {
+		close(c.came)
+		<-c.late
+	}
+	return n, err
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		c.muted.Do(func() { close(c.mute) })
+	}
+	return n, err
+}
+
+// TestLastAnswersOfClosedLink: what the other side sent before it closed arrives, even if a write fails
+// first, as it does in a process that was stopped meanwhile.
+func TestLastAnswersOfClosedLink(t *testing.T) {
+	dir, err := os.MkdirTemp("", "link") // shorter than t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", dir+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("unix", dir+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := &heldConn{Conn: a, text: `"ok":true`, came: make(chan struct{}), late: make(chan struct{}), mute: make(chan struct{})}
+	near, host := rawPairOver(t, newConfig(orDiscard(nil)), held, b)
+	release := sync.OnceFunc(func() { close(held.late) })
+	t.Cleanup(release)
+	if err := host.Send(numbered(7)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, held.came)
+	b.Close()
+	if err := near.Send(numbered(8)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, held.mute)
+	for range 20 { // the link notices it at the latest with one of these
+		near.Send(numbered(9))
+	}
+	release()
+	m, err := near.Recv()
+	if err != nil || m.ID != jsonrpc.IntID(7) {
+		t.Errorf("Recv: %v, %v; want the answer", m, err)
+	}
+	wantEnd(t, near, "link lost", true)
 }
