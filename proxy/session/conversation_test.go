@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -179,8 +180,10 @@ func (c *conversation) step(name string, body []string) []string {
 		}
 	case verb == "gets":
 		return append([]string{}, c.party(who).take()...)
-	case verb == "gets, behind initialized in any order": // what waited and what begins go side by side
-		got := append([]string{}, c.party(who).take()...)
+	case verb == "gets, with any ids": // a call and the initialize that it causes get theirs side by side
+		return anonymous(c.party(who).take())
+	case verb == "gets, with any ids, and behind initialized in any order": // what waited and what begins go side by side
+		got := anonymous(c.party(who).take())
 		slices.Sort(got[min(2, len(got)):])
 		return got
 	case verb == "offers":
@@ -196,6 +199,17 @@ func (c *conversation) step(name string, body []string) []string {
 	}
 	synctest.Wait()
 	return nil
+}
+
+var anyID = regexp.MustCompile(`"id":[0-9]+`)
+
+// anonymous returns messages with the id 0.
+func anonymous(messages []string) []string {
+	all := []string{}
+	for _, text := range messages {
+		all = append(all, anyID.ReplaceAllLiteralString(text, `"id":0`))
+	}
+	return all
 }
 
 // named returns upstreams with these names; "..." stands for others that are not known yet.
