@@ -311,8 +311,8 @@ func notedIn(record string) []string {
 }
 
 func allNotedIn(record string) []string {
-	text, _ := os.ReadFile(record)
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
+	text, _ := os.ReadFile(record) // there is none if no server has noted anything
+	return strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
 }
 
 // server returns the process that was the last to note part.
