@@ -136,8 +136,12 @@ func (h *Host) dialHint(status int) string {
 // changed.
 func (h *Host) Reload(cfg *config.Config) error {
 	warnOfUpstreams(cfg, h.half.log)
-	_, err := h.half.adopt(cfg)
-	return err
+	next, err := h.half.plan(cfg)
+	if err != nil {
+		return err
+	}
+	closeCredentials(h.half.adopt(cfg, next)...)
+	return nil
 }
 
 // ready returns the checks of readiness.

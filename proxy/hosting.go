@@ -69,9 +69,11 @@ func newHosting(cfg *config.Config, o Options, local bool) (*hosting, error) {
 	if !local {
 		h.server = h.newServer(limits, o)
 	}
-	if _, err := h.adopt(cfg); err != nil {
+	first, err := h.plan(cfg)
+	if err != nil {
 		return nil, err
 	}
+	h.adopt(cfg, first)
 	return h, nil
 }
 
@@ -90,42 +92,44 @@ func (h *hosting) newServer(limits jsonrpc.Limits, o Options) *link.Server {
 	return s
 }
 
-// adopt applies the upstreams of cfg and announces them. It returns the names of removed and
-// changed upstreams, whose streams end; all others continue. After an error, which is a
+// A serverPlan is the upstreams of another configuration, for adopt.
+type serverPlan struct {
+	configs   map[string]config.Upstream
+	remotes   map[string]*remote.Server
+	upstreams map[string]upstream.Upstream
+	changed   []string // removed and changed ones, whose streams will end; all others continue
+}
+
+// plan returns what runs the upstreams of cfg, and announces them. After an error, which is a
 // [config.Problems], nothing has changed.
-func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
-	var ended []*remote.Server
-	defer func() { // without the lock: it may wait for an authorization server
-		for _, r := range ended {
-			closeCredentials(r)
-		}
-	}()
+func (h *hosting) plan(cfg *config.Config) (*serverPlan, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next, configs := make(map[string]upstream.Upstream), make(map[string]config.Upstream)
-	remotes := make(map[string]*remote.Server)
+	next := &serverPlan{make(map[string]config.Upstream), make(map[string]*remote.Server), make(map[string]upstream.Upstream), nil}
 	var announced []link.Upstream
 	for _, u := range cfg.Upstreams {
-		configs[u.Name] = u
+		next.configs[u.Name] = u
 		announced = append(announced, announcementOf(u, h.store))
 		if old, ok := h.configs[u.Name]; ok && runsOn(old, u) {
 			same := h.host.Upstreams[u.Name] // only adopt changes it
 			same.Spare = u.Spare
-			next[u.Name] = same
-			remotes[u.Name] = h.remotes[u.Name]
+			next.upstreams[u.Name] = same
+			next.remotes[u.Name] = h.remotes[u.Name]
 			continue
 		}
-		if next[u.Name], remotes[u.Name], err = upstreamOf(u, h.host.Limits, h.prover); err != nil {
+		up, r, err := upstreamOf(u, h.host.Limits, h.prover)
+		if err != nil {
 			return nil, config.Problems{{Source: cfg.File, Key: u.Key + ".tls", Text: err.Error()}}
 		}
-		if r := remotes[u.Name]; r != nil {
+		next.upstreams[u.Name], next.remotes[u.Name] = up, r
+		if r != nil {
 			r.Happened = h.host.Hooks.Happened
 			r.Listed = func(tool string) ([]mcp.Mirror, bool) { return h.listed(u.Name, tool) }
 		}
 	}
 	for name, old := range h.configs {
-		if now, ok := configs[name]; !ok || !runsOn(old, now) {
-			changed = append(changed, name)
+		if now, ok := next.configs[name]; !ok || !runsOn(old, now) {
+			next.changed = append(next.changed, name)
 		}
 	}
 	if h.server != nil { // a local proxy has the configuration, and may have names that cannot be announced
@@ -133,16 +137,25 @@ func (h *hosting) adopt(cfg *config.Config) (changed []string, err error) {
 			return nil, config.Problems{{Source: cfg.File, Key: "upstreams", Text: err.Error()}}
 		}
 	}
-	for _, name := range changed {
+	return next, nil
+}
+
+// adopt runs what plan has returned for cfg. It returns the remote servers that have ended, whose credentials the
+// caller closes.
+func (h *hosting) adopt(cfg *config.Config, next *serverPlan) (ended []*remote.Server) {
+	defer h.bridge.Changed(next.changed) // without the lock, which the bridge may take
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range next.changed {
 		ended = append(ended, h.remotes[name])
 	}
-	h.configs, h.remotes = configs, remotes
+	h.configs, h.remotes = next.configs, next.remotes
 	if h.server != nil {
-		h.server.SetStreams(max(leastStreams, 2*h.streams(len(configs)+len(changed))))
+		h.server.SetStreams(max(leastStreams, 2*h.streams(len(next.configs)+len(next.changed))))
 	}
-	h.host.Replace(next, changed)
+	h.host.Replace(next.upstreams, next.changed)
 	h.required.adopt(cfg.Upstreams)
-	return changed, nil
+	return ended
 }
 
 // start starts what runs without clients.

@@ -214,13 +214,15 @@ func configOf(o *config.OAuth) oauth.LoginConfig {
 	return oauth.LoginConfig{ClientID: o.ClientID, ClientSecretFile: o.ClientSecretFile, Scopes: o.Scopes}
 }
 
-// closeCredentials ends the background work of the credentials for r, which may be nil. No session
-// of r may begin afterwards.
-func closeCredentials(r *remote.Server) {
-	if r == nil {
-		return
-	}
-	if c, ok := r.Credentials.(credentials); ok {
-		c.Close()
+// closeCredentials ends the background work of the credentials for servers, of which some may be nil. It may wait
+// for an authorization server. No session of one may begin afterwards.
+func closeCredentials(all ...*remote.Server) {
+	for _, r := range all {
+		if r == nil {
+			continue
+		}
+		if c, ok := r.Credentials.(credentials); ok {
+			c.Close()
+		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/session"
 	"github.com/mcp-proxy/mcp-proxy/proxy/stdio"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
+	"github.com/mcp-proxy/mcp-proxy/upstream/remote"
 )
 
 // A Proxy serves clients from the upstreams of a configuration. New makes one.
@@ -172,6 +173,8 @@ func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrp
 	if f := p.links.owner(name); f != nil {
 		return p.links.open(ctx, f, hello)
 	}
+	p.router.Changing.RLock()
+	defer p.router.Changing.RUnlock()
 	return p.local.Open(ctx, hello)
 }
 
@@ -295,15 +298,25 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 	if _, err := policiesOf(cfg); err != nil {
 		return err
 	}
-	changed, err := p.host.adopt(cfg)
+	servers, err := p.host.plan(cfg)
 	if err != nil {
 		return err
 	}
-	p.local.SetStreams(p.host.streams(len(cfg.Upstreams) + len(changed))) // the changed ones are still ending
-	p.admit(cfg, proofs)                                                  // first: no client ever sees too much
-	p.links.adopt(cfg, links)
-	p.router.Returned(changed...)
+	ended := p.adopt(cfg, links, proofs, servers)
+	p.router.Returned(servers.changed...)
+	closeCredentials(ended...)
 	return nil
+}
+
+// adopt applies what was planned at one moment: requests that began before that reach nothing that is new, and later
+// ones nothing that has changed. It returns what [hosting.adopt] does.
+func (p *Proxy) adopt(cfg *config.Config, links []*remoteLink, proofs *proofs, servers *serverPlan) []*remote.Server {
+	p.router.Changing.Lock()
+	defer p.router.Changing.Unlock()
+	p.local.SetStreams(p.host.streams(len(cfg.Upstreams) + len(servers.changed))) // the changed ones are still ending
+	p.admit(cfg, proofs)
+	p.links.adopt(cfg, links)
+	return p.host.adopt(cfg, servers) // last: what was allowed before has been hung up
 }
 
 // planProofs returns what will authenticate clients. The error is [config.Problems].

@@ -172,10 +172,19 @@ func (h *Host) bridge(ctx context.Context, t target, id serverID, c jsonrpc.Conn
 	switch {
 	case h.Bridge == nil:
 		return refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
+	case !h.isCurrent(t): // the Bridge would open what has replaced it
+		return refuse(c, jsonrpc.CauseChanged, errReplaced)
 	case id.era == mcp.Modern:
 		return h.Bridge.Modern(ctx, t.name, id.key, c)
 	}
 	return h.Bridge.Legacy(ctx, t.name, id.key, c)
+}
+
+// isCurrent reports whether an upstream was neither removed nor replaced since target.
+func (h *Host) isCurrent(t target) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.eras[t.name] == t.eras
 }
 
 // begin adds to wg. It returns false if Stop has begun.
@@ -194,6 +203,7 @@ func (h *Host) begin() bool {
 var (
 	errStops      = errors.New("the host stops")
 	errNoUpstream = errors.New("no upstream of that name") // removed, and the announcement is still on its way
+	errReplaced   = errors.New("it was changed meanwhile")
 )
 
 // Open returns a stream to an upstream, attached as by Attach. The upstream must speak the

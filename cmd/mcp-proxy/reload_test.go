@@ -149,3 +149,57 @@ func reloadRenames(t *testing.T, command, session string) {
 		t.Errorf("processes: %v, then %v\n%s", started, now, p.log)
 	}
 }
+
+// A reload that swaps two upstreams, and with them what is denied, denies at every moment: no call that was allowed
+// before reaches the server that has come in its place. It does not matter whether a policy denies or the upstream.
+func TestReloadNeverLoosens(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"policies", "tools"} {
+		t.Run(by, func(t *testing.T) {
+			s := emptySite(t)
+			configure := func(names ...string) string { // that of what is open, and that of what is denied
+				text := fmt.Sprintf("upstreams:\n  %s: {command: fakeserver, env: {FAKE_LOG: %q}}\n  %s: {command: fakeserver, env: {FAKE_LOG: %q}", names[0], s.record("open"), names[1], s.record("denied"))
+				if by == "tools" {
+					text += ", tools: {deny: ['*']}}\n"
+				} else {
+					text += "}\npolicies: [{who: any, tools: {allow: ['" + names[0] + "__*']}}]\n"
+				}
+				return s.write("reload.yaml", text)
+			}
+			p := startProgram(t, nil, "serve", "--listen", "127.0.0.1:0", "--config", configure("a", "b"))
+			s.url = p.url()
+			var clients []*client
+			for _, over := range []string{"WebSocket", "HTTP", "modern WebSocket", "modern HTTP"} {
+				clients = append(clients, s.connectOver(over), s.connectOver(over))
+			}
+			id := 0
+			calls := func() {
+				for _, c := range clients {
+					c.call(id+1, "a__echo")
+					c.call(id+2, "b__echo")
+				}
+				id += 2
+				for _, c := range clients {
+					c.await(fmt.Sprint(id - 1))
+					c.await(fmt.Sprint(id))
+				}
+			}
+			names := []string{"a", "b"}
+			for reloads := 1; reloads <= 40; reloads++ {
+				calls()
+				names[0], names[1] = names[1], names[0]
+				configure(names...)
+				p.cmd.Process.Signal(syscall.SIGHUP)
+				for p.log.count("configuration reloaded") < reloads {
+					calls()
+				}
+			}
+			if reached := countPart(s.notedBy("denied"), `"tools/call"`); reached > 0 {
+				t.Errorf("%d calls of %d reached the server that is denied", reached, id*len(clients))
+			}
+			if countPart(s.notedBy("open"), `"tools/call"`) == 0 {
+				t.Error("no call reached the other one")
+			}
+		})
+	}
+}

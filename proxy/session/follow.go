@@ -211,6 +211,7 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 // serves reports whether a new connection to the upstream would be the same.
 func (u *upstreamConn) serves(up *Upstream) bool {
 	return u.up.Name == up.Name && u.up.Link == up.Link &&
+		(u.up.Digest == up.Digest || up.Link != "") && // a host ends the streams on what it changes
 		u.up.StartTimeout == up.StartTimeout && u.up.RequestTimeout == up.RequestTimeout && u.up.IdleStop == up.IdleStop &&
 		u.up.Shared == up.Shared && u.up.Process == up.Process &&
 		slices.Equal(u.up.Allow, up.Allow) && slices.Equal(u.up.Deny, up.Deny) && slices.Equal(u.up.Forward, up.Forward)

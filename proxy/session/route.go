@@ -158,8 +158,10 @@ func (s *session) begin(pr *peer.Request) {
 	if r.forwarded = pr.Message.Forwarded; r.forwarded == nil {
 		r.forwarded = s.conns.forwarded
 	}
+	s.router.Changing.RLock()
 	r.grant = s.grantOf(pr.Message.From)
 	r.upstreams = s.upstreams.of(r.era).visibleTo(r.grant)
+	s.router.Changing.RUnlock()
 	pr.Value = r
 	s.observeRequest(r)
 }

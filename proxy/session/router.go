@@ -78,6 +78,10 @@ type Router struct {
 	Catalog    lists.Catalog
 	CatalogAge time.Duration
 
+	// Changing is held while what clients may and what serves them change together. A request begins, and
+	// a stream is opened, before that or behind it: what old policies allow never reaches a new server.
+	Changing sync.RWMutex
+
 	mu         sync.Mutex  // may be taken with a session's mu held, never the other way
 	configured *configured // the current ones; nil before they are read from Upstreams
 	sessions   map[*session]struct{}

@@ -131,6 +131,16 @@ func (b *Bridge) Forget(proxy string) {
 	})
 }
 
+// Changed ends what modern clients have on upstreams that were removed or replaced: no call that has come on their
+// streams may reach what replaces them. The host has replaced them before.
+func (b *Bridge) Changed(upstreams []string) {
+	b.each(func(a *account) {
+		if slices.Contains(upstreams, a.id.upstream) {
+			a.changedLocked()
+		}
+	})
+}
+
 // Unattributed handles a request of an upstream's shared server that could belong to calls of several sessions.
 // For each key it ends the oldest call that has been suspended for long: if its client never returned, the server
 // could not ask anything any more. It calls nothing of the host, so that the caller may hold locks.

@@ -139,6 +139,26 @@ func (a *account) endAllLocked() {
 	}
 }
 
+// changedLocked ends everything in a, because its upstream was removed or replaced.
+func (a *account) changedLocked() {
+	for _, g := range a.groups {
+		waiting := g.waiting
+		g.waiting = nil // or the end of a session opens another one for them
+		for _, c := range waiting {
+			c.settle(jsonrpc.Failure(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.CauseChanged, jsonrpc.NotSent)))
+		}
+	}
+	for _, l := range a.sessions {
+		if l != nil {
+			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseChanged, Delivered: true})
+		}
+	}
+	for s := range a.streams {
+		s.leaveLocked()
+		s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseChanged, Delivered: true})
+	}
+}
+
 // leftLocked handles the end of one of the account's streams. With the last stream of one connection everything
 // ends that it had, also if the link was lost. What a principal has stays until it returns, or until Forget.
 func (a *account) leftLocked(end error) {
