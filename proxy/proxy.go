@@ -338,6 +338,7 @@ func (p *Proxy) admit(cfg *config.Config, next *proofs) {
 		p.router.Several.Store(true)
 	}
 	p.front.adopt(next)
+	p.web.tls.adopt(cfg)
 	if !reflect.DeepEqual(now.Policies, cfg.Policies) {
 		_ = p.router.ReplacePolicies(rulesOf(cfg)) // policiesOf has refused mistakes
 	}

@@ -28,12 +28,12 @@ const maxAuthorities = 1 << 20
 // at the same moment, and an old certificate is not a withdrawn secret.
 type tlsFiles struct {
 	// Static after construction.
-	cert, key, ca secretfile.File    // without a Path if there is none
-	clients       tls.ClientAuthType // of a listener
-	protocols     []string           // of a listener
+	cert, key, ca secretfile.File // without a Path if there is none
+	protocols     []string        // of a listener
 	log           *slog.Logger
 
-	mu      sync.Mutex // guards the fields below; held while files are read
+	mu      sync.Mutex         // guards the fields below; held while files are read
+	clients tls.ClientAuthType // of a listener
 	looked  time.Time
 	text    [3]string // of the files behind current
 	current *tls.Config
@@ -55,17 +55,34 @@ func webTLS(cfg *config.Config, log *slog.Logger) (*tlsFiles, error) {
 	}
 	t := newTLSFiles(config.TLS{CA: cfg.TLS.ClientCA, Cert: cfg.TLS.Cert, Key: cfg.TLS.Key}, log)
 	t.protocols = []string{"h2", "http/1.1"}
-	switch tokens := cfg.TokenFile != "" || len(cfg.Auth.Tokens) > 0 || len(cfg.Auth.JWT) > 0; {
-	case t.ca.Path == "":
-	case tokens:
-		t.clients = tls.VerifyClientCertIfGiven
-	default:
-		t.clients = tls.RequireAndVerifyClientCert
-	}
+	t.clients = t.clientsOf(cfg)
 	if err := t.read(); err != nil {
 		return nil, config.Problems{{Source: cfg.File, Key: "tls", Text: err.Error()}}
 	}
 	return t, nil
+}
+
+// clientsOf returns which clients on HTTP need a certificate.
+func (t *tlsFiles) clientsOf(cfg *config.Config) tls.ClientAuthType {
+	switch tokens := cfg.TokenFile != "" || len(cfg.Auth.Tokens) > 0 || len(cfg.Auth.JWT) > 0; {
+	case t.ca.Path == "":
+		return tls.NoClientCert
+	case tokens:
+		return tls.VerifyClientCertIfGiven
+	}
+	return tls.RequireAndVerifyClientCert
+}
+
+// adopt applies the tokens of cfg to t, which may be nil: with the first one, clients without a certificate may come.
+func (t *tlsFiles) adopt(cfg *config.Config) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clients = t.clientsOf(cfg)
+	t.current = t.current.Clone()
+	t.current.ClientAuth = t.clients
 }
 
 // listenTLS returns the TLS of a listener for links, nil for no certificate. With a CA, clients need

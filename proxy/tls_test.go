@@ -312,6 +312,30 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
+// TestReloadOfTokensBesideCertificates: with the first token that a reload brings, clients may come without a
+// certificate, and with the last one that it takes away they may not any more.
+func TestReloadOfTokensBesideCertificates(t *testing.T) {
+	ours, theirs, dir := newAuthority(t), newAuthority(t), t.TempDir()
+	cert, key := ours.pair(t)
+	cfg := config.Config{Frontend: config.Frontend{Listen: []string{"127.0.0.1:0"}, TLS: config.ListenTLS{
+		Cert: put(t, filepath.Join(dir, "cert"), cert), Key: put(t, filepath.Join(dir, "key"), key),
+		ClientCA: put(t, filepath.Join(dir, "ca"), pemOf("CERTIFICATE", theirs.cert.Raw)),
+	}}}
+	s := newSecured(t, cfg)
+	for _, token := range []string{"", put(t, filepath.Join(dir, "token"), []byte("secret")), ""} {
+		cfg.TokenFile = token
+		if err := s.Reload(&cfg); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.shake(ours.client(t, nil)); token != "" && err != nil || token == "" && !rejected(err) {
+			t.Errorf("token %q, no certificate: %v", token, err)
+		}
+		if _, err := s.shake(ours.client(t, theirs)); err != nil {
+			t.Errorf("token %q, a certificate: %v", token, err)
+		}
+	}
+}
+
 // TestBadTLSFiles: what cannot be served with is said at the start, with the file's name.
 func TestBadTLSFiles(t *testing.T) {
 	ca, dir := newAuthority(t), t.TempDir()
