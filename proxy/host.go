@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/mcp-proxy/mcp-proxy/config"
@@ -27,6 +28,7 @@ type Host struct {
 
 	operators *operators
 
+	reloading sync.Mutex   // held by Reload
 	listener  net.Listener // set by Listen; nil for a Host that dials
 	in        gate         // Serve
 	accepting atomic.Bool  // Serve accepts at the listener
@@ -135,6 +137,8 @@ func (h *Host) dialHint(status int) string {
 // Reload applies the upstreams of cfg. After an error, which is [config.Problems], nothing has
 // changed.
 func (h *Host) Reload(cfg *config.Config) error {
+	h.reloading.Lock()
+	defer h.reloading.Unlock()
 	warnOfUpstreams(cfg, h.half.log)
 	next, err := h.half.plan(cfg)
 	if err != nil {
