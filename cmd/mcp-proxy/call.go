@@ -194,11 +194,14 @@ func showProgress() func(proxy.Progress) {
 			return
 		}
 		last = time.Now()
-		text := fmt.Sprintf("%g", p.Progress)
+		text := ""
+		if p.Progress >= 0 { // else the server only starts
+			text = fmt.Sprintf(" %g", p.Progress)
+		}
 		if p.Total > 0 {
 			text += fmt.Sprintf("/%g", p.Total)
 		}
-		fmt.Fprintln(stderr, strings.TrimSpace("progress: "+text+" "+oneLine(p.Message, 200)))
+		fmt.Fprintln(stderr, strings.TrimSpace("progress:"+text+" "+oneLine(p.Message, 200)))
 	}
 }
 

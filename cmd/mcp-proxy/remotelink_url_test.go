@@ -109,3 +109,38 @@ upstreams:
 		t.Errorf("another Host: %d, %q, want %q", code, text, want)
 	}
 }
+
+// call says that a server starts, once its tools are known. That is a progress of -1, which is no number for people.
+func TestCallShowsTheStartOfAServer(t *testing.T) {
+	t.Parallel()
+	may := filepath.Join(t.TempDir(), "may")
+	url := aProxy(t, time.Minute, `
+upstreams:
+  other: {command: fakeserver}
+  slow: {command: sh, args: [-c, "until [ -e `+may+` ]; do sleep 0.02; done; exec fakeserver"]}
+`)
+	allow := func() {
+		if err := os.WriteFile(may, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow()
+	call := func() *exec.Cmd {
+		return exec.CommandContext(t.Context(), "mcp-proxy", "call", "slow__echo", "--url", url+"/mcp")
+	}
+	if text, err := call().CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	os.Remove(may)
+	log := &lines{}
+	cmd := call()
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a word about the start", func() bool { return strings.Contains(log.String(), "progress: starting slow") })
+	allow()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, log)
+	}
+}
