@@ -227,6 +227,39 @@ func TestWrongEra(t *testing.T) {
 	})
 }
 
+// A stream that waits for a probe when its upstream is replaced is refused: it reaches neither what was replaced, which
+// nobody would end, nor what has replaced it.
+func TestReplacedWhileProbed(t *testing.T) {
+	for name, relates := range map[string]bool{"one session": false, "a session for each stream": true} {
+		t.Run(name, func(t *testing.T) {
+			for _, modern := range []bool{true, false} {
+				inProbedWorld(t, func(w *sharedWorld, p *prober) {
+					p.modern.Store(modern)
+					p.takes = time.Second
+					old := w.host.Upstreams["u"]
+					old.Relates = relates
+					w.host.Replace(map[string]Upstream{"u": old}, []string{"u"})
+					waiting := w.attachIn("a", mcp.Modern)
+					waiting.say(`{"id":1,"method":"tools/call","params":{"name":"x"}}`)
+					next := &sharedWorld{t: w.t, log: w.log, discover: modernDiscover}
+					w.host.Replace(map[string]Upstream{"u": {Era: mcp.Modern, Relates: relates, Dial: next.dial, DialModern: next.dial}}, []string{"u"})
+					later := w.attachIn("b", mcp.Modern)
+					later.lives(next.server())
+					time.Sleep(p.takes)
+					waiting.ends("upstream changed", false)
+					w.attachIn("c", mcp.Modern).lives(next.server())
+					if n := len(w.sessions()); n != 0 {
+						t.Errorf("%d sessions with what was replaced", n)
+					}
+					for _, s := range next.sessions() {
+						s.hears()
+					}
+				})
+			}
+		})
+	}
+}
+
 // A legacy server that refuses initialize is told of as it is.
 func TestLegacyRefusalOfALegacyServer(t *testing.T) {
 	const refusal = `{"id":1,"error":{"code":-1,"message":"no"}}`

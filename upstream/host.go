@@ -172,7 +172,7 @@ func (h *Host) bridge(ctx context.Context, t target, id serverID, c jsonrpc.Conn
 	switch {
 	case h.Bridge == nil:
 		return refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
-	case !h.isCurrent(t): // the Bridge would open what has replaced it
+	case !h.isCurrent(t):
 		return refuse(c, jsonrpc.CauseChanged, errReplaced)
 	case id.era == mcp.Modern:
 		return h.Bridge.Modern(ctx, t.name, id.key, c)
@@ -180,7 +180,9 @@ func (h *Host) bridge(ctx context.Context, t target, id serverID, c jsonrpc.Conn
 	return h.Bridge.Legacy(ctx, t.name, id.key, c)
 }
 
-// isCurrent reports whether an upstream was neither removed nor replaced since target.
+// isCurrent reports whether an upstream was neither removed nor replaced since target, while the stream may have waited for
+// a probe. The Bridge and the shared servers would let it reach what has replaced it, as they know upstreams by their
+// names, and a server of its own would outlive Replace.
 func (h *Host) isCurrent(t target) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -290,6 +292,10 @@ func (h *Host) probe(asker context.Context, t target) (modern, told bool, err er
 
 // attachIn is Attach in an era that the upstream speaks, or may speak.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn, over func(error)) {
+	if !h.isCurrent(t) {
+		over(refuse(c, jsonrpc.CauseChanged, errReplaced))
+		return
+	}
 	if t.up.together(id.era) {
 		h.servers.Attach(ctx, h.shared(t), id.era, mcp.HolderOf(id.key), id.session(), c, over)
 		return
