@@ -315,6 +315,7 @@ func (p *Proxy) adopt(cfg *config.Config, links []*remoteLink, proofs *proofs, s
 	defer p.router.Changing.Unlock()
 	p.local.SetStreams(p.host.streams(len(cfg.Upstreams) + len(servers.changed))) // the changed ones are still ending
 	p.admit(cfg, proofs)
+	p.host.bridge.Changed(servers.changed) // before sessions hang up as if their clients had left: suspended calls wait for these
 	p.links.adopt(cfg, links)
 	return p.host.adopt(cfg, servers) // last: what was allowed before has been hung up
 }

@@ -203,3 +203,34 @@ func TestReloadNeverLoosens(t *testing.T) {
 		})
 	}
 }
+
+// D40: a reload replaces the server of a suspended call. The client learns that when it answers, over any wire.
+func TestD40_ReloadWhileParked(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"serve", "host"} {
+		t.Run(command, func(t *testing.T) {
+			s, socket := behindHost(t)
+			configure := func(now string) string {
+				return s.write("reload.yaml", fmt.Sprintf("upstreams:\n  a: {command: fakeserver, env: {FAKE_LOG: %q, NOW: %q}}\n  b: {command: fakeserver}\n", s.record("a"), now))
+			}
+			p := s.runs(command, socket, configure("old"), "a")
+			var clients []*client
+			for _, wire := range []string{"modern WebSocket", "modern HTTP"} {
+				c := s.connectOver(wire)
+				c.call(1, "a__ask")
+				eventually(t, "the question", func() bool { return c.questions() == 1 })
+				clients = append(clients, c)
+			}
+			configure("new")
+			p.cmd.Process.Signal(syscall.SIGHUP)
+			eventually(t, "the reload", func() bool { return p.log.count("configuration reloaded") == 1 })
+			for _, c := range clients {
+				c.accept()
+				if got := c.await("1"); !strings.Contains(got, `"cause":"upstream changed","phase":"in_flight"`) {
+					t.Errorf("%T: who came back got %s", c.wire.(*modernWire).wire, got)
+				}
+			}
+			s.awaitNoted("a", `"ask"`, len(clients))
+		})
+	}
+}

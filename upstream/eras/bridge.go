@@ -131,8 +131,9 @@ func (b *Bridge) Forget(proxy string) {
 	})
 }
 
-// Changed ends what modern clients have on upstreams that were removed or replaced: no call that has come on their
-// streams may reach what replaces them. The host has replaced them before.
+// Changed ends what modern clients have on upstreams that are removed or replaced, with the cause that they get. After
+// the host has replaced them it is called in any case: no call that has come on their streams may reach what replaces
+// them.
 func (b *Bridge) Changed(upstreams []string) {
 	b.each(func(a *account) {
 		if slices.Contains(upstreams, a.id.upstream) {

@@ -182,7 +182,7 @@ func (a *account) leftLocked(end error) {
 // the stream itself.
 func mayReturn(end error) bool {
 	closed, ok := errors.AsType[*jsonrpc.ClosedError](end)
-	return ok && (closed.Cause.Kind == jsonrpc.KindClientSlow || errors.Is(closed, mcp.ErrOtherEra))
+	return ok && (closed.Cause.Kind == jsonrpc.KindClientSlow || closed.Cause.Kind == jsonrpc.KindChanged || errors.Is(closed, mcp.ErrOtherEra))
 }
 
 // groupLocked returns the group for capabilities as a request spells them.

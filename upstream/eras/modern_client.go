@@ -50,6 +50,9 @@ func (a *account) serve(ctx context.Context, c jsonrpc.Conn) error {
 	a.streams[s] = struct{}{}
 	a.mu.Unlock()
 	err := s.peer.Run(own, c)
+	if why := context.Cause(own); why != nil { // the client may have closed it then
+		err = why
+	}
 	s.leave(err)
 	return err
 }
