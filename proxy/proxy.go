@@ -170,12 +170,14 @@ func (p *Proxy) start() {
 // dial opens a stream to an upstream, here or elsewhere.
 func (p *Proxy) dial(ctx context.Context, name, key string, era mcp.Era) (jsonrpc.Conn, error) {
 	hello := link.Hello{Upstream: name, Key: key, Era: string(era)}
-	if f := p.links.owner(name); f != nil {
-		return p.links.open(ctx, f, hello)
-	}
 	p.router.Changing.RLock()
-	defer p.router.Changing.RUnlock()
-	return p.local.Open(ctx, hello)
+	f := p.links.owner(name)
+	if f == nil {
+		defer p.router.Changing.RUnlock()
+		return p.local.Open(ctx, hello)
+	}
+	p.router.Changing.RUnlock() // the stream may wait
+	return p.links.open(ctx, f, hello)
 }
 
 // known reports whether there is an upstream of that name, here or elsewhere, of which a
@@ -303,6 +305,7 @@ func (p *Proxy) Reload(cfg *config.Config) error {
 		return err
 	}
 	ended := p.adopt(cfg, links, proofs, servers)
+	p.web.tls.adopt(cfg) // it may wait for files; who comes without a certificate in between needs a token
 	p.router.Returned(servers.changed...)
 	closeCredentials(ended...)
 	return nil
@@ -339,7 +342,6 @@ func (p *Proxy) admit(cfg *config.Config, next *proofs) {
 		p.router.Several.Store(true)
 	}
 	p.front.adopt(next)
-	p.web.tls.adopt(cfg)
 	if !reflect.DeepEqual(now.Policies, cfg.Policies) {
 		_ = p.router.ReplacePolicies(rulesOf(cfg)) // policiesOf has refused mistakes
 	}
