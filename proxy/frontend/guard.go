@@ -96,7 +96,7 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request, from *origin) (
 		writeStatus(w, http.StatusNoContent)
 		return nil, false
 	}
-	if who = from.client(); who != nil {
+	if who = from.client(); who != nil && g.accepts(who) {
 		return who, true
 	}
 	who, why := g.clients().Identify(r)
@@ -104,6 +104,13 @@ func (g *Guard) identify(w http.ResponseWriter, r *http.Request, from *origin) (
 		g.Refuse(w, r, why)
 	}
 	return who, why == nil
+}
+
+// accepts reports whether a client that another replica has identified by its connection needs no other
+// proof here: the configurations of both may differ for a while.
+func (g *Guard) accepts(who *identity.Identity) bool {
+	good := g.clients().Good(who)
+	return good == nil || good.Err() == nil
 }
 
 // Admit is the part of g for handlers that check Origin and token themselves. If r is refused, it

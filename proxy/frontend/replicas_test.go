@@ -333,6 +333,42 @@ func TestConnectionProofs(t *testing.T) {
 	}
 }
 
+// withdrawable are people whose proofs end with a ctx.
+type withdrawable struct {
+	people
+	good context.Context
+}
+
+func (w withdrawable) Good(*identity.Identity) context.Context { return w.good }
+
+// TestConnectionProofIsNotEnough: where another proof is needed meanwhile, it does not help that another replica still
+// lets the client in by its connection.
+func TestConnectionProofIsNotEnough(t *testing.T) {
+	good, withdraw := context.WithCancel(t.Context())
+	defer withdraw()
+	f := newFleet(t, "a b", func(name string, h *HTTP) {
+		h.Guard.Clients = byConnection{seen: make(chan *http.Request, 16)}
+		if name == "a" {
+			h.Guard.Clients = withdrawable{people{}, good}
+		}
+	}, nil)
+	through := func() int {
+		r, _ := http.NewRequestWithContext(t.Context(), "DELETE", "/mcp", nil)
+		r.Header.Set(headerSession, "a.0.mac")
+		r.Host, r.TLS = "localhost", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+		w := httptest.NewRecorder()
+		f["b"].ServeHTTP(w, r)
+		return w.Code
+	}
+	if code := through(); code != 404 {
+		t.Errorf("%d, want the owner to look for the session", code)
+	}
+	withdraw()
+	if code := through(); code != 401 {
+		t.Errorf("%d, want the owner to ask for a token", code)
+	}
+}
+
 // TestOrigins: the header of another version is read, an unusable one refused.
 func TestOrigins(t *testing.T) {
 	for text, ok := range map[string]bool{
