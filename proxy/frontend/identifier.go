@@ -183,6 +183,15 @@ func (g *Guard) onEnd(ctx context.Context, who *identity.Identity, fn func(why *
 	}
 }
 
+// onWithdrawal calls fn if the proof of who is withdrawn before stop is called.
+func (g *Guard) onWithdrawal(who *identity.Identity, fn func()) (stop func() bool) {
+	good := g.clients().Good(who)
+	if good == nil {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(good, fn)
+}
+
 // proofEnd returns the cause if the end of a proof has ended ctx; else nil.
 func proofEnd(ctx context.Context) *jsonrpc.ClosedError {
 	switch context.Cause(ctx) {

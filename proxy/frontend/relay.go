@@ -78,6 +78,11 @@ func (l *relay) count(n int) {
 // passAlone is for how long a request that has no stream is passed on without its client.
 const passAlone = time.Second
 
+// ownerLook is for how long a stream that is passed on outlasts the proof of its client, which this replica
+// no longer accepts. Mostly the owner does not either by then, and has ended the stream itself: a client that
+// seems to have left would lose its session sooner.
+const ownerLook = 5 * time.Second
+
 const (
 	ownerAway = "the replica that has the session cannot be reached"
 	ownerLost = "the replica did not get the request"
@@ -157,7 +162,8 @@ func (l *relay) toReady(w http.ResponseWriter, r *http.Request, who *identity.Id
 }
 
 // pass sends a request through via and answers it with the response. It ends with the client, and
-// when this replica stops. A DELETE, and a POST that asks for nothing, such as a cancellation, go on for a moment without
+// when this replica stops. A stream that has no other end also ends when the client's proof is withdrawn here: the owner may
+// have a configuration that still accepts it. A DELETE, and a POST that asks for nothing, such as a cancellation, go on for a moment without
 // the client, which may have left right after sending them. Not so what has a stream: what is written to that counts as
 // read. The body is read first, within the bounds of all bodies, so that its
 // requests can be answered if the other replica fails.
@@ -197,6 +203,11 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 		}
 		time.AfterFunc(passAlone, func() { cancel(context.Canceled) })
 	})()
+	if r.Method == http.MethodGet || r.Header.Get(headerMethod) == mcp.MethodListen {
+		defer l.open.guard.onWithdrawal(who, func() {
+			time.AfterFunc(ownerLook, func() { cancel(errWithdrawn) })
+		})()
+	}
 	r.Header.Del("Expect")  // the body is here
 	r.Header.Del("Upgrade") // ReverseProxy would pass it on, and no session needs it
 	(&httputil.ReverseProxy{

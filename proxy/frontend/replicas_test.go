@@ -369,6 +369,64 @@ func TestConnectionProofIsNotEnough(t *testing.T) {
 	}
 }
 
+// TestWithdrawnWherePassedOn: a stream ends when the replica that passes it on no longer accepts the client, although its
+// owner does. A call may finish.
+func TestWithdrawnWherePassedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+		via := &http.Transport{DialContext: l.dial}
+		f := fleet{"a": {name: "a", via: via}, "b": {name: "b"}}
+		for _, r := range f {
+			r.fleet = f
+		}
+		good, withdraw := context.WithCancel(t.Context())
+		defer withdraw()
+		all := people{"t": person("alice")}
+		var conns, modern <-chan jsonrpc.Conn
+		a := newHTTP(t, func(h *HTTP) {
+			h.Guard.Clients, h.Replicas = all, f["a"]
+			conns, modern = manual(h), manualPrincipal(h)
+		})
+		a.url, a.client = "http://localhost", &http.Client{Transport: via}
+		server := &http.Server{Handler: a.HTTP, ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return FromReplica(ctx) }}
+		go server.Serve(l)
+		defer func() {
+			a.Close()
+			server.Close()
+			via.CloseIdleConnections()
+		}()
+		b := newBubbleServer(t, func(h *HTTP) { h.Guard.Clients, h.Replicas = withdrawable{all, good}, f["b"] })
+		go func() {
+			conn := <-conns
+			m, _ := conn.Recv()
+			conn.Send(initializeResult(m))
+			conn.Recv()
+			time.Sleep(10 * time.Minute)
+			conn.Send(result(1))
+			conn.Close()
+		}()
+		c := a.at("/mcp").as("t")
+		c.initialize("2025-06-18")
+		c.url, c.http = b.url+"/mcp", b.at("/mcp").as("t").http
+
+		get := newEvents(t, c.get())
+		called := c.send(c.request("POST", fmt.Sprintf(call, 1)))
+		listening := c.send(c.modern(`"l"`, "subscriptions/listen", `"notifications":{"taskIds":["mcp-proxy:a.0.mac:t"]}`))
+		listen := <-modern
+		asked, _ := listen.Recv()
+		withdraw()
+		start := time.Now()
+		get.end()
+		if took := time.Since(start); took != ownerLook {
+			t.Fatalf("the stream ended after %v", took)
+		}
+		wantText(t, onlyMessage(t, <-listening), `{"jsonrpc":"2.0","id":"l","error":{"code":-32603,"message":"Connection closed: token withdrawn",`+
+			`"data":{"reason":"connection_closed","cause":"token withdrawn","phase":"in_flight","retryable":false}}}`)
+		wantCancel(t, listen, asked)
+		wantText(t, onlyMessage(t, <-called), `{"jsonrpc":"2.0","id":1,"result":"done"}`)
+	})
+}
+
 // TestOrigins: the header of another version is read, an unusable one refused.
 func TestOrigins(t *testing.T) {
 	for text, ok := range map[string]bool{
