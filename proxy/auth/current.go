@@ -170,6 +170,10 @@ func (now *Current) Good(who *identity.Identity) context.Context {
 			return withdrawn
 		}
 		return now.tokenless.good
+	case identity.Certificate: // which another replica may have verified
+		if !now.clients.Certificates {
+			return withdrawn
+		}
 	}
 	return nil
 }

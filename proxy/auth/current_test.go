@@ -127,4 +127,10 @@ func TestReplaceClients(t *testing.T) {
 	if good := now.Good(identity.TheOperator); good != nil {
 		t.Error("the operator's proof ends:", errors.Unwrap(good.Err()))
 	}
+	certified := &identity.Identity{Principal: identity.Principal{Kind: identity.Certificate, Name: "alice"}}
+	wantGood(t, now, certified, false)
+	now.Replace(&Clients{Certificates: true})
+	if good := now.Good(certified); good != nil {
+		t.Error("a certificate is withdrawn:", errors.Unwrap(good.Err()))
+	}
 }
