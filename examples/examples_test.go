@@ -138,9 +138,16 @@ func TestQuickstart(t *testing.T) {
 
 // quickstart returns a client of the proxy with quickstart.yaml, over stdio.
 func quickstart(t *testing.T) *mcp.ClientSession {
-	binary := filepath.Join(t.TempDir(), "mcp-proxy")
-	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/mcp-proxy").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "mcp-proxy")
+	for _, args := range [][]string{
+		{"-o", binary, "../cmd/mcp-proxy"},
+		// As quickstart.yaml does: with an empty cache they would start later than the client waits for a list.
+		{"-gcflags=all=-l", "-o", dir, "./servers/clock", "./servers/notes"},
+	} {
+		if out, err := exec.Command("go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("build: %v\n%s", err, out)
+		}
 	}
 	cmd := exec.Command(binary, "stdio", "--config", "quickstart.yaml")
 	cmd.Env = append(os.Environ(), "NOTES_DIR="+t.TempDir())
