@@ -111,10 +111,23 @@ func (s *simulation) configure(removed, changed string) {
 	s.removed = removed
 	ofHost, all := s.upstreams(h.has), s.configured()
 	s.mu.Unlock()
-	if changed != "" {
+	replace := func() {
 		h.host.Replace(ofHost, []string{changed})
+		h.bridge.Changed([]string{changed})
 	}
-	p.router.Update(all, nil)
+	switch {
+	case changed == "":
+		p.router.Update(all, nil)
+	case isFar(changed): // its host announces what it has reloaded
+		replace()
+		p.router.Update(all, nil)
+	default: // as Proxy.Reload does
+		p.router.Changing.Lock()
+		defer p.router.Changing.Unlock()
+		h.bridge.Changed([]string{changed})
+		p.router.Update(all, nil)
+		replace()
+	}
 }
 
 // restartProxy ends the proxy in order, and has another one. What is open may get more or less time.
