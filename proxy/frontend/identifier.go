@@ -183,7 +183,7 @@ func (g *Guard) onEnd(ctx context.Context, who *identity.Identity, fn func(why *
 	}
 }
 
-// onWithdrawal calls fn if the proof of who is withdrawn before stop is called.
+// onWithdrawal calls fn when the proof of a client is withdrawn, unless stop was called before.
 func (g *Guard) onWithdrawal(who *identity.Identity, fn func()) (stop func() bool) {
 	good := g.clients().Good(who)
 	if good == nil {

@@ -42,7 +42,7 @@ type openSessions struct {
 	mu        sync.Mutex     // guards the fields below; it may be taken under that of the directory
 	draining  bool
 	counted   int // number of open connections
-	uncounted int // those of them that have moved here, and do not count against max
+	uncounted int // open connections of sessions that have moved here; max does not bound them
 }
 
 const shuttingDown = "the proxy is shutting down"
@@ -238,8 +238,8 @@ func (o *openSessions) lookUp(id string, from caller) (s *httpSession, frozen <-
 	return s, frozen
 }
 
-// countMoved counts sessions that have moved here among the open ones, if n is 1, and no more as such if it is -1. They do
-// not count against the bounds, since they were admitted elsewhere.
+// countMoved counts one more session that has moved here if n is 1, which is open then, and one less if n is -1, which
+// leave must follow. They do not count against the bounds, since they were admitted elsewhere.
 func (o *openSessions) countMoved(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
