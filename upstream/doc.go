@@ -11,7 +11,7 @@
 //
 //	stream ───► Bridge ── Open ─► stream ─► server (of the other era)
 //
-// A [Host] knows its upstreams by name (host.go). Each attached stream has a server of its own
+// A [Host] knows its upstreams by name (host.go). Each stream that is attached (attach.go) has a server of its own
 // (stream.go): a [process.Server] or a remote session (remote_session.go). Messages pass
 // unchanged. The stream only records what is in flight, so that it can clean up when it or the
 // server ends (inflight.go).
