@@ -369,16 +369,31 @@ func TestConnectionProofIsNotEnough(t *testing.T) {
 	}
 }
 
+// bubbleFleet returns the replicas a and b for a bubble of synctest, where b reaches a. serve serves what b passes on to h,
+// which is a, until over is called.
+func bubbleFleet() (f fleet, serve func(h *HTTP) (over func())) {
+	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	via := &http.Transport{DialContext: l.dial}
+	f = fleet{"a": {name: "a", via: via}, "b": {name: "b"}}
+	for _, r := range f {
+		r.fleet = f
+	}
+	return f, func(h *HTTP) func() {
+		server := &http.Server{Handler: h, ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return FromReplica(ctx) }}
+		go server.Serve(l)
+		return func() {
+			h.Close()
+			server.Close()
+			via.CloseIdleConnections()
+		}
+	}
+}
+
 // TestWithdrawnWherePassedOn: a stream ends when the replica that passes it on no longer accepts the client, although its
 // owner does. A call may finish.
 func TestWithdrawnWherePassedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		via := &http.Transport{DialContext: l.dial}
-		f := fleet{"a": {name: "a", via: via}, "b": {name: "b"}}
-		for _, r := range f {
-			r.fleet = f
-		}
+		f, serve := bubbleFleet()
 		good, withdraw := context.WithCancel(t.Context())
 		defer withdraw()
 		all := people{"t": person("alice")}
@@ -387,14 +402,8 @@ func TestWithdrawnWherePassedOn(t *testing.T) {
 			h.Guard.Clients, h.Replicas = all, f["a"]
 			conns, modern = manual(h), manualPrincipal(h)
 		})
-		a.url, a.client = "http://localhost", &http.Client{Transport: via}
-		server := &http.Server{Handler: a.HTTP, ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return FromReplica(ctx) }}
-		go server.Serve(l)
-		defer func() {
-			a.Close()
-			server.Close()
-			via.CloseIdleConnections()
-		}()
+		a.url, a.client = "http://localhost", &http.Client{Transport: f["a"].via}
+		defer serve(a.HTTP)()
 		b := newBubbleServer(t, func(h *HTTP) { h.Guard.Clients, h.Replicas = withdrawable{all, good}, f["b"] })
 		go func() {
 			conn := <-conns
@@ -457,21 +466,10 @@ func TestOrigins(t *testing.T) {
 func TestPassedOnIdle(t *testing.T) {
 	cert := certificate()
 	synctest.Test(t, func(t *testing.T) {
-		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		via := &http.Transport{DialContext: l.dial}
-		f := fleet{"a": {name: "a", via: via}, "b": {name: "b"}}
-		for _, r := range f {
-			r.fleet = f
-		}
+		f, serve := bubbleFleet()
 		var conns <-chan jsonrpc.Conn
 		a := newHTTP(t, func(h *HTTP) { conns, h.Replicas = manual(h), f["a"] })
-		server := &http.Server{Handler: a.HTTP, ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return FromReplica(ctx) }}
-		go server.Serve(l)
-		defer func() {
-			a.Close()
-			server.Close()
-			via.CloseIdleConnections()
-		}()
+		defer serve(a.HTTP)()
 		b := newHTTP2Server(t, cert, func(h *HTTP) { h.Replicas = f["b"] })
 		b.Drain() // so that even initialize is passed on
 		f["b"].ready = "a"

@@ -135,20 +135,26 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// unixSocket listens at a Unix socket, whose path it returns: shorter than one in t.TempDir.
+func unixSocket(t *testing.T) (l net.Listener, at string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if l, err = net.Listen("unix", dir+"/s"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l, dir + "/s"
+}
+
 // TestLastAnswersOfClosedLink: what the other side sent before it closed arrives, even if a write fails
 // first, as it does in a process that was stopped meanwhile.
 func TestLastAnswersOfClosedLink(t *testing.T) {
-	dir, err := os.MkdirTemp("", "link") // shorter than t.TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	l, err := net.Listen("unix", dir+"/s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	a, err := net.Dial("unix", dir+"/s")
+	l, at := unixSocket(t)
+	a, err := net.Dial("unix", at)
 	if err != nil {
 		t.Fatal(err)
 	}

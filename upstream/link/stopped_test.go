@@ -53,18 +53,9 @@ func (c *counted) Write(p []byte) (int, error) {
 // there is something to read when it runs again.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "link")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	l, err := net.Listen("unix", dir+"/s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l, at := unixSocket(t)
 	child := exec.Command(os.Args[0], "-test.run=^TestStoppedChild$", "-test.v")
-	child.Env = append(os.Environ(), stoppedEnv+"="+dir+"/s")
+	child.Env = append(os.Environ(), stoppedEnv+"="+at)
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
