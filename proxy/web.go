@@ -17,6 +17,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/identity"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 	"github.com/mcp-proxy/mcp-proxy/proxy/frontend"
 	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
@@ -89,7 +90,7 @@ func listen(address string, mode fs.FileMode) (net.Listener, error) {
 func (w *web) serve() error {
 	ends := make(chan error, len(w.listeners))
 	for _, l := range w.listeners {
-		l = w.secured(&fullListener{Listener: l, log: w.log})
+		l = w.secured(&clientListener{Listener: l, log: w.log})
 		if !w.loops.run(func() { ends <- w.serveAt(l) }) {
 			ends <- http.ErrServerClosed
 		}
@@ -149,23 +150,23 @@ func (w *web) closeListeners() {
 	}
 }
 
-// A fullListener logs that clients wait because the process or the system has no descriptors
-// left. net/http retries silently.
-type fullListener struct {
+// A clientListener logs that clients wait because the process or the system has no descriptors
+// left. net/http retries silently. Its connections are [timers.Conn]s.
+type clientListener struct {
 	net.Listener
 	log  *slog.Logger
 	told time.Time // owned by Accept
 }
 
 // Accept implements [net.Listener].
-func (l *fullListener) Accept() (net.Conn, error) {
+func (l *clientListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	full := errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 	if full && time.Since(l.told) > time.Minute {
 		l.told = time.Now()
 		l.log.Warn("no descriptors left, clients wait: raise the limit (ulimit -n), or lower limits.sessions", "err", err)
 	}
-	return c, err
+	return timers.Cheap(c), err
 }
 
 // allowedHosts returns the configured hosts and that of publicURL.

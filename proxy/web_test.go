@@ -32,7 +32,7 @@ func (l brokenListener) Accept() (net.Conn, error) {
 func TestNoDescriptors(t *testing.T) {
 	for err, want := range map[error]int{syscall.EMFILE: 1, syscall.ENFILE: 1, net.ErrClosed: 0} {
 		var log bytes.Buffer
-		l := &fullListener{Listener: brokenListener{err: err}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		l := &clientListener{Listener: brokenListener{err: err}, log: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 100 {
 			if _, got := l.Accept(); !errors.Is(got, err) {
 				t.Errorf("%v became %v", err, got)

@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"upstream/eras":             {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers"},
 	"upstream/shared":           {"internal/jsonrpc", "internal/mcp", "internal/peer", "internal/timers"},
 	"upstream/link":             {"internal/jsonrpc", "internal/jsonrpc/wsconn"},
-	"upstream/remote":           {"internal/secretfile", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe"},
+	"upstream/remote":           {"internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/mcp", "internal/observe", "internal/secretfile", "internal/timers"},
 	"upstream/replay":           {"internal/jsonrpc", "internal/mcp", "internal/observe"},
 	"upstream/oauth":            {"internal/jsonrpc", "internal/jwt", "internal/secretfile"},
 	"internal/lazyregexp":       {},
@@ -47,10 +47,11 @@ var mayImport = map[string][]string{
 	"internal/jwt":              {"internal/secretfile"},
 	"internal/secretfile":       {},
 	"internal/observe":          {"internal/jsonrpc"},
+	"internal/timers":           {},
 
 	// The parts meet in the door, which programs embed.
 	"proxy": {
-		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/peer", "internal/secretfile",
+		"config", "internal/identity", "internal/jsonrpc", "internal/jsonrpc/wsconn", "internal/jwt", "internal/mcp", "internal/observe", "internal/peer", "internal/secretfile", "internal/timers",
 		"proxy/auth", "proxy/catalog", "proxy/cluster", "proxy/frontend", "proxy/lists", "proxy/ops", "proxy/ops/metrics", "proxy/ops/tap", "proxy/ops/traces", "proxy/policy", "proxy/session", "proxy/stdio",
 		"upstream", "upstream/eras", "upstream/link", "upstream/oauth", "upstream/process", "upstream/remote", "upstream/replay", "upstream/shared",
 	},

@@ -1,4 +1,5 @@
-// Package timers runs functions later for one owner, and leaves none behind when the owner ends.
+// Package timers runs functions later for one owner, and leaves none behind when the owner ends. Its connections have deadlines
+// that can be moved for little.
 package timers
 
 import (

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 const (
@@ -35,7 +37,7 @@ func newClient(config *tls.Config, writeTimeout time.Duration) *http.Client {
 			if err != nil {
 				return nil, err
 			}
-			return &timeoutConn{Conn: c, timeout: writeTimeout}, nil
+			return &timeoutConn{Conn: timers.Cheap(c), timeout: writeTimeout}, nil
 		},
 		TLSHandshakeTimeout:    dialTimeout,
 		DisableCompression:     true,
