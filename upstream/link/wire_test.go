@@ -97,13 +97,14 @@ func TestParseNote(t *testing.T) {
 // What another process says is not repeated to clients if it could be more than words.
 func TestPlainEnds(t *testing.T) {
 	for says, want := range map[string]bool{
-		"did not start: exit status 3":  true,
-		"needs OAuth (HTTP 401)":        true,
-		"did not start: see /var/log/x": false,
-		"is at https://example.com":     false,
-		`did not start: C:\secret`:      false,
-		"did not start: password=x":     false,
-		"did not start: \u00e9":         false,
+		"did not start: exit status 3":          true,
+		"needs OAuth (HTTP 401)":                true,
+		"did not start: x: too many open files": true,
+		"did not start: see /var/log/x":         false,
+		"is at https://example.com":             false,
+		`did not start: C:\secret`:              false,
+		"did not start: password=x":             false,
+		"did not start: \u00e9":                 false,
 	} {
 		if got := plain(&jsonrpc.ClosedError{Says: says}).Says; (got == says) != want || !want && got != "" {
 			t.Errorf("%q became %q", says, got)

@@ -106,8 +106,12 @@ func faultOf(err error) Fault {
 // notStarted returns the end of a process that could not be started because of err.
 func notStarted(err error) *jsonrpc.ClosedError {
 	fault := faultOf(err)
+	says := "did not start: " + faults[fault]
+	if what, ok := errors.AsType[syscall.Errno](err); ok && fault == CannotRun {
+		says += ": " + what.Error() // "too many open files"
+	}
 	return &jsonrpc.ClosedError{
-		Cause: jsonrpc.CauseStartFailed, Event: jsonrpc.NewEvent(), Says: "did not start: " + faults[fault], Lasting: fault != CannotRun,
+		Cause: jsonrpc.CauseStartFailed, Event: jsonrpc.NewEvent(), Says: says, Lasting: fault != CannotRun,
 		Err: &StartError{fault, err},
 	}
 }

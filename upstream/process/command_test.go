@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -87,6 +88,11 @@ func TestCommandCheck(t *testing.T) {
 	}
 	if end := notStarted(here); !end.Lasting || end.Says != "did not start: the command is not on the PATH, but in the working directory" {
 		t.Errorf("it ends with %+v", end)
+	}
+	for _, err := range []error{&fs.PathError{Op: "fork/exec", Path: good, Err: syscall.EMFILE}, os.NewSyscallError("pipe2", syscall.EMFILE)} {
+		if end := notStarted(err); end.Lasting || end.Says != "did not start: the command cannot be run: too many open files" {
+			t.Errorf("without descriptors it ends with %+v", end)
+		}
 	}
 	if _, err := (&Command{Path: good, Dir: dir + "/none"}).Check(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such directory: %v", err)
