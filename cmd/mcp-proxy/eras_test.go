@@ -33,7 +33,7 @@ func TestD06_VanishedAcrossEras(t *testing.T) {
 // D29: a client over HTTP vanishes without a DELETE, and its session expires.
 func TestD29_ExpiredAcrossEras(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, layout{era: mcp.Modern, top: "sessionIdle: 500ms\n"})
+	s := newSite(t, layout{era: mcp.Modern, top: "sessionIdle: 3s\n"})
 	c := s.connectOver("HTTP")
 	vanishAcross(s, c, c.wire.(*httpWire).abandon)
 }
