@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -56,6 +59,7 @@ func redial(
 	defer wg.Wait()
 	slots := make(chan struct{}, maxLinks)
 	wait := newBackOff()
+	r.dials = true
 	for ; ctx.Err() == nil; pause(ctx, wait.NextBackOff()) {
 		select {
 		case slots <- struct{}{}:
@@ -196,16 +200,19 @@ func pause(ctx context.Context, d time.Duration) {
 var errManyLinks = fmt.Errorf("there are %d already", maxLinks)
 
 // An endReporter logs the ends of links. It warns of the first of several failures, and
-// again every warnAgain.
+// again every warnAgain. If we dial, it also warns when a link does not come up for another reason
+// than before: nothing else says why.
 type endReporter struct {
-	log  *slog.Logger
-	host bool // of a host: there a link that the other side ended is no failure
+	log   *slog.Logger
+	host  bool // of a host: there a link that the other side ended is no failure
+	dials bool // set by redial; if others dial us, any of them could fill the log
 
 	failed func(error)                                        // called for a link that did not come up; may be nil
 	lost   func(event string, err error, lived time.Duration) // called for a link that was up and failed; may be nil
 
-	mu     sync.Mutex // guards warned
+	mu     sync.Mutex // guards the fields below
 	warned time.Time
+	why    map[string]bool // the reasons since then
 }
 
 // ended logs the end of a link with its event, or of an attempt at one.
@@ -215,7 +222,7 @@ func (r *endReporter) ended(ctx context.Context, up bool, event string, err erro
 	case ctx.Err() != nil:
 	case r.host && errors.Is(err, errLeft) && !errors.Is(err, errTakenOver):
 		level = slog.LevelInfo
-	case r.isNewFailure(up):
+	case r.isNewFailure(up, err):
 		level = slog.LevelWarn
 	}
 	if up {
@@ -232,13 +239,40 @@ func (r *endReporter) ended(ctx context.Context, up bool, event string, err erro
 }
 
 // isNewFailure reports whether to warn of a failure: always after a link was up, which was
-// logged, and otherwise after warnAgain.
-func (r *endReporter) isNewFailure(up bool) bool {
+// logged, and otherwise after warnAgain, or of another reason.
+func (r *endReporter) isNewFailure(up bool, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !up && time.Since(r.warned) <= warnAgain {
+	why := reason(err)
+	switch {
+	case up:
+		r.warned, r.why = time.Now(), map[string]bool{why: true, nobody: true}
+	case time.Since(r.warned) > warnAgain:
+		r.warned, r.why = time.Now(), map[string]bool{why: true}
+	case r.dials && !r.why[why]:
+		r.why[why] = true
+	default:
 		return false
 	}
-	r.warned = time.Now()
 	return true
+}
+
+// nobody is the reason that nobody answers, which follows from a loss.
+const nobody = ""
+
+// reason returns a text that is the same for two failures of a kind. Ports and times differ, and the end of a process or of
+// a network has many errors.
+func reason(err error) string {
+	_, system := errors.AsType[syscall.Errno](err)
+	_, name := errors.AsType[*net.DNSError](err)
+	late, ok := errors.AsType[net.Error](err)
+	if system || name || ok && late.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nobody
+	}
+	return strings.Map(func(c rune) rune {
+		if '0' <= c && c <= '9' {
+			return -1
+		}
+		return c
+	}, err.Error())
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,6 +225,61 @@ func TestRedialReports(t *testing.T) {
 	await(t, ended)
 	if warned, up := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "link up"); warned != 3 || up != 2 {
 		t.Errorf("%d warnings and %d times up, want 3 and 2:\n%s", warned, up, log.String())
+	}
+}
+
+// A host is not there yet, refuses us when it is, and leaves: why the link does not come up, or back, must not wait for the
+// next warning of a lasting failure. What varies in an error is no other reason.
+func TestRedialWarnsOfEachReason(t *testing.T) {
+	expired := func() error { return fmt.Errorf("certificate has expired, it is %v", time.Now().Format(time.RFC3339)) }
+	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+	gone := fmt.Errorf("%w: %w", errHungUp, io.EOF)
+	for _, tt := range []struct {
+		name string
+		ends func(dial int) (up bool, err error)
+		want []string // the warnings within warnAgain
+	}{
+		{"never there", func(int) (bool, error) { return false, refused }, []string{"link failed"}},
+		{"starts later than we, and refuses us", func(dial int) (bool, error) {
+			if dial < 3 {
+				return false, refused
+			}
+			return false, expired()
+		}, []string{"link failed", "link failed"}},
+		{"is lost, and starts again", func(dial int) (bool, error) {
+			return dial == 0, []error{gone, refused, gone}[dial%3]
+		}, []string{"link lost"}},
+		{"is lost, and refuses us then, or is gone", func(dial int) (bool, error) {
+			if dial%2 == 0 {
+				return dial == 0, gone
+			}
+			return false, expired()
+		}, []string{"link lost", "link failed"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithTimeout(t.Context(), warnAgain)
+				defer stop()
+				var log syncBuffer
+				dial := -1
+				_ = redial(ctx, &endReporter{log: slog.New(slog.NewTextHandler(&log, nil)), host: true},
+					func(context.Context) (net.Conn, error) { dial++; return nil, nil },
+					func(_ context.Context, _ net.Conn, w watcher) error {
+						up, err := tt.ends(dial)
+						w.ended(up, "", err)
+						return nil
+					})
+				var got []string
+				for line := range strings.Lines(log.String()) {
+					_, text, _ := strings.Cut(line, `level=WARN msg="`)
+					text, _, _ = strings.Cut(text, `"`)
+					got = append(got, text)
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("want the warnings %q, got\n%s", tt.want, log.String())
+				}
+			})
+		})
 	}
 }
 
