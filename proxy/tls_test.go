@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -28,6 +29,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
+	"github.com/mcp-proxy/mcp-proxy/upstream/link"
 )
 
 // An authority signs certificates.
@@ -468,6 +470,24 @@ func TestTLSFilesOfUpstreams(t *testing.T) {
 	want("with a bad file", true)
 	s.use(t, theirs, ours)
 	want("with a server of the old authority", false)
+}
+
+// A link whose other end does not accept our certificate says that TLS has failed, whatever it is carried by.
+func TestCertificateOfLinkRefused(t *testing.T) {
+	ca := newAuthority(t)
+	s := newStrict(t)
+	s.use(t, ca, ca)
+	for _, scheme := range []string{"tls", "wss"} {
+		at := link.Endpoint{URL: scheme + strings.TrimPrefix(s.URL, "https"), TLS: ca.client(t, newAuthority(t))}
+		client := link.Client{}
+		var failed error
+		ctx, stop := context.WithCancel(t.Context())
+		client.Failed = func(err error) { failed = err; stop() }
+		client.Redial(ctx, at.Dial)
+		if end := dialFailure(failed); end.Cause != jsonrpc.CauseTLS {
+			t.Errorf("%s: %v (%v), want %v", scheme, end.Cause, failed, jsonrpc.CauseTLS)
+		}
+	}
 }
 
 // wantSeen checks which certificates a server has seen, if any.

@@ -175,12 +175,13 @@ type Credentials interface {
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
-// brief drops the address from an error of package net: the caller names it.
+// brief drops the address from an error of package net: the caller names it. An alert of TLS has none, and is nothing but
+// a [net.OpError].
 func brief(err error) error {
 	if _, unproven := errors.AsType[*unprovenError](err); unproven { // an error of the authorization server
 		return err
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Net != "" {
 		return cmp.Or(op.Err, err)
 	}
 	return err
