@@ -90,7 +90,7 @@ func (d *deadline) fired() {
 	defer d.mu.Unlock()
 	d.fires = time.Time{}
 	if !d.at.IsZero() && !d.ended {
-		d.look()
+		_ = d.look() // fails if the socket is closed, which ends its reads and writes, too
 	}
 }
 
