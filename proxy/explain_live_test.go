@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -24,6 +25,9 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(far.Close)
 	server.mcp.AddPrompt(&mcp.Prompt{Name: "ask"}, nil)
+	mcp.AddTool(far.mcp, &mcp.Tool{Name: "lone"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "alone"}}}, nil, nil
+	})
 	host, err := proxy.NewHost(&config.Config{Upstreams: []config.Upstream{{Name: "far", Key: "upstreams.far", Start: "eager", Remote: config.Remote{URL: far.URL}, Tools: config.Tools{Deny: []string{"hang"}}}}},
 		config.HostLink{Listen: "tcp://127.0.0.1:0"}, proxy.Options{})
 	if err != nil {
@@ -69,6 +73,8 @@ func TestExplainOfARunningProxy(t *testing.T) {
 	client.hears(`"id":2`)
 	client.say(`{"jsonrpc":"2.0","id":3,"method":"prompts/list"}`)
 	client.hears(`"id":3`)
+	client.say(`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"lone"}}`)
+	client.hears(`alone`) // explain agrees below
 
 	for _, c := range []struct{ name, query, answer, upstream, leads, listed, why string }{
 		{"a__greet", "", "allowed", "a", "begins with its prefix", "yes", "all policies agree"},
@@ -84,6 +90,7 @@ func TestExplainOfARunningProxy(t *testing.T) {
 		{"far__greet", "", "allowed", "far", "", "yes", ""},
 		{"gone__x", "", "allowed", "gone", "", "unknown", ""},
 		{"greet", "", "unknown", "", "", "", "several upstreams have it: a, b, far"},
+		{"lone", "", "allowed", "far", "no other upstream is known to have a tool of that name", "yes", ""}, // gone cannot list
 		{"other", "", "unknown", "", "", "", "no upstream is known to have it"},
 		{"gonee__x", "", "unknown", "", "", "", "did you mean gone__x?"},
 		{"file:///there/is none?x=%2F", "", "allowed", "", "asked, one by one", "", ""},

@@ -125,16 +125,24 @@ func (f *finder) named(name string) catalog.Resolution {
 	return f.bare(name)
 }
 
-// bare finds a name that several upstreams have.
+// bare finds a name without a prefix while some upstream has no list: a call of it goes to the only
+// upstream that has one with the name, once the others have been asked.
 func (f *finder) bare(name string) catalog.Resolution {
-	l := catalog.Resolution{By: catalog.ByNobody}
-	for i, u := range f.upstreams {
+	var having []int
+	for i := range f.upstreams {
 		if listed, _ := f.listed(i, name); listed {
-			l.Others = append(l.Others, u.Name)
+			having = append(having, i)
 		}
 	}
-	if len(l.Others) > 1 {
-		l.By = catalog.BySeveral
+	switch len(having) {
+	case 0:
+		return catalog.Resolution{By: catalog.ByNobody}
+	case 1:
+		return f.to(having[0], name, catalog.ByBareName)
+	}
+	l := catalog.Resolution{By: catalog.BySeveral}
+	for _, i := range having {
+		l.Others = append(l.Others, f.upstreams[i].Name)
 	}
 	return l
 }

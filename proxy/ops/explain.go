@@ -283,7 +283,7 @@ func (e *Explanation) follow(l catalog.Resolution, kind policy.Kind) {
 	e.Leads = map[catalog.Rule]string{
 		catalog.BySole:      "it is the only upstream, so names have no prefix",
 		catalog.ByPrefix:    "the name begins with its prefix",
-		catalog.ByBareName:  "no other upstream has a " + e.Kind + " of that name",
+		catalog.ByBareName:  "no other upstream is known to have a " + e.Kind + " of that name",
 		catalog.ByPolicy:    "policies use this name; clients use " + l.Exposed,
 		catalog.ByURI:       "it lists the URI",
 		catalog.ByTemplate:  "it lists a template that matches the URI",
