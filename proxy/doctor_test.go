@@ -244,7 +244,7 @@ func TestRemedy(t *testing.T) {
 		{Trial{Cause: jsonrpc.CauseLogin, Transport: "http"}, "run the command that it names"},
 		{Trial{Cause: jsonrpc.HTTPCause(401), Transport: "http"}, "credentials"},
 		{Trial{Cause: jsonrpc.HTTPCause(403), Transport: "websocket"}, "credentials"},
-		{Trial{Cause: jsonrpc.CauseTLS, Transport: "http"}, "tls.ca"},
+		{Trial{Cause: jsonrpc.CauseTLS, Transport: "http"}, "scheme of its url (http or https), and set tls.ca"},
 		{Trial{Cause: jsonrpc.CauseBadHeaderFile, Transport: "http"}, "headersFrom"},
 		{Trial{Cause: jsonrpc.CauseNoToken, Transport: "http"}, "auth"},
 		{Trial{Cause: jsonrpc.CauseNoSuchHost, Transport: "http"}, "host and port"},

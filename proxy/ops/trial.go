@@ -82,7 +82,7 @@ const (
 var causeAdvice = map[jsonrpc.Cause]string{
 	jsonrpc.CauseLogin:         "run the command that it names, once",
 	jsonrpc.CauseStartTimeout:  tooLate,
-	jsonrpc.CauseTLS:           "set tls.ca if a private authority signed its certificate",
+	jsonrpc.CauseTLS:           "compare the scheme of its url (http or https), and set tls.ca if a private authority signed its certificate",
 	jsonrpc.CauseBadHeaderFile: "fix the file that headersFrom names; mcp-proxy check finds the same",
 	jsonrpc.CauseNoToken:       "fix auth: its authorization server says why in the log",
 	jsonrpc.HTTPCause(401):     giveCredential,

@@ -246,7 +246,8 @@ func isTLS(err error) bool {
 	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
 	_, host := errors.AsType[x509.HostnameError](err)
 	_, other := errors.AsType[x509.CertificateInvalidError](err)
-	return certificate || record || alert || authority || host || other
+	plain := errors.Is(err, http.ErrSchemeMismatch) // in place of a record error, if the answer was HTTP
+	return certificate || record || plain || alert || authority || host || other
 }
 
 func isTimeout(err error) bool {

@@ -213,10 +213,13 @@ func TestBeyondReach(t *testing.T) {
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	secure.StartTLS()
 	defer secure.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
 	for url, cause := range map[string]string{
-		"http://" + deadAddress(t) + "/?secret": "connection refused",
-		secure.URL:                              "TLS handshake failed",
-		"http://no-such-host.invalid/":          "no such host",
+		"http://" + deadAddress(t) + "/?secret":         "connection refused",
+		secure.URL:                                      "TLS handshake failed",
+		"https" + strings.TrimPrefix(plain.URL, "http"): "TLS handshake failed",
+		"http://no-such-host.invalid/":                  "no such host",
 	} {
 		s, l := server(t, url)
 		c := dial(t, s)
