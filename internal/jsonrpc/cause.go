@@ -42,15 +42,15 @@ var (
 	CauseStdinClosed  = newCause(KindBroken, "stdin closed", "closed its stdin (stdin closed)")
 	CauseWriteTimeout = newCause(KindTimeout, "write timeout", "does not read what it is sent (write timeout)")
 
-	CauseConnectionRefused = newCause(KindUnreachable, "connection refused", "is unreachable: connection refused")
+	CauseConnectionRefused = newCause(KindUnreachable, "connection refused", "")
 	CauseConnectionReset   = newCause(KindBroken, "connection reset", "broke off the connection (connection reset)")
 	// CauseConnectionLost is for a remote server that gives no reason.
 	CauseConnectionLost     = newCause(KindBroken, "connection lost", "broke off the connection (connection lost)")
-	CauseConnectTimeout     = newCause(KindUnreachable, "connect timeout", "is unreachable: connect timeout")
+	CauseConnectTimeout     = newCause(KindUnreachable, "connect timeout", "")
 	CauseConnectFailed      = newCause(KindUnreachable, "connect failed", "")
-	CauseHostUnreachable    = newCause(KindUnreachable, "host unreachable", "is unreachable: host unreachable")
-	CauseNetworkUnreachable = newCause(KindUnreachable, "network unreachable", "is unreachable: network unreachable")
-	CauseNoSuchHost         = newCause(KindUnreachable, "no such host", "is unreachable: no such host")
+	CauseHostUnreachable    = newCause(KindUnreachable, "host unreachable", "")
+	CauseNetworkUnreachable = newCause(KindUnreachable, "network unreachable", "")
+	CauseNoSuchHost         = newCause(KindUnreachable, "no such host", "")
 	CauseNameLookup         = newCause(KindUnreachable, "name lookup failed", "")
 	CauseTLS                = newCause(KindUnreachable, "TLS handshake failed", "")
 	CauseBadHeaderFile      = newCause(KindUnreachable, "bad header file",
@@ -191,6 +191,8 @@ func (c Cause) words() string {
 		return "exited (" + text + ")"
 	case c.HTTPStatus() > 0:
 		return "answered with " + text
+	case c.Kind == KindUnreachable:
+		return "is unreachable: " + text
 	}
 	return "is gone (" + text + ")"
 }

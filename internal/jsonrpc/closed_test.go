@@ -38,6 +38,8 @@ func TestCausesInWords(t *testing.T) {
 		"start timeout":         "files did not start in time",
 		"link lost":             "files is unreachable: link lost",
 		"connection refused":    "files is unreachable: connection refused",
+		"TLS handshake failed":  "files is unreachable: TLS handshake failed",
+		"name lookup failed":    "files is unreachable: name lookup failed",
 		"HTTP 401":              "files rejected our credentials (HTTP 401)",
 		"HTTP 403":              "files refused the request (HTTP 403)",
 		"HTTP 502":              "files answered with HTTP 502",
