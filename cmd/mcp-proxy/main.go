@@ -70,7 +70,28 @@ func newRoot() *cobra.Command {
 	group(root, "Inspect a running proxy:", newStatus(), newTop(), newCalls(), newTap(), newHealthcheck())
 	group(root, "Log in to servers:", newLogin(), newLogout())
 	root.AddCommand(newVersion())
+	strict(root)
 	return root
+}
+
+// strict makes help and completion, which cobra adds, refuse a word that names no command.
+func strict(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Args = func(_ *cobra.Command, words []string) error {
+				about, rest, err := root.Find(words)
+				if err == nil && about.HasSubCommands() {
+					err = unknownCommand(about, rest)
+				}
+				return err
+			}
+		case "completion":
+			c.Args, c.RunE = unknownCommand, withoutCommand
+		}
+	}
 }
 
 // group adds commands under a title in the help.

@@ -18,8 +18,6 @@ func init() {
 		return
 	}
 	root := newRoot()
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
 	root.DisableAutoGenTag = true
 	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "mcp-proxy", Manual: "mcp-proxy", Date: released()}, dir); err != nil {
 		panic(err)

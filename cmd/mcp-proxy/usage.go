@@ -41,7 +41,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	for _, c := range cmd.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("unknown command %q%s", args[0], cmp.Or(config.DidYouMean(args[0], names), "; mcp-proxy help lists all"))
+	help := strings.Replace(cmd.CommandPath(), "mcp-proxy", "mcp-proxy help", 1)
+	return fmt.Errorf("unknown command %q%s", args[0], cmp.Or(config.DidYouMean(args[0], names), "; "+help+" lists all"))
 }
 
 // unknownFlag adds a hint to the error of a flag that could not be parsed. If flags follow a
