@@ -124,6 +124,8 @@ func (h *Host) dialHint(status int) string {
 	switch {
 	case err == nil && !strings.HasSuffix(u.Path, "/link"):
 		return "hosts dial a proxy at the path /link"
+	case status == http.StatusNotFound:
+		return "a proxy has /link only with accept: true in one of its links"
 	case status == http.StatusForbidden:
 		return "the proxy may not allow the Host of this URL: see its allowedHosts"
 	case status == http.StatusUnauthorized && h.at.TokenFile == "":

@@ -93,7 +93,7 @@ func TestRefusedHost(t *testing.T) {
 	}
 }
 
-// A host that dials something else than /link, or a name that its proxy does not allow, says so.
+// A host that dials something else than /link, a proxy without links, or a name that its proxy does not allow, says so.
 func TestHostDialsTheWrongPlace(t *testing.T) {
 	t.Parallel()
 	const path, host = ": hosts dial a proxy at the path /link", ": the proxy may not allow the Host of this URL: see its allowedHosts"
@@ -107,6 +107,7 @@ func TestHostDialsTheWrongPlace(t *testing.T) {
 		s.url: "HTTP 401" + path, s.url + "/mcp": "HTTP 401" + path,
 		open: "HTTP 200" + path, open + "/lnk": "HTTP 404" + path, open + "/mcp": "HTTP 400" + path,
 		forbids.URL + "/link": "HTTP 403" + host,
+		open + "/link":        "HTTP 404: a proxy has /link only with accept: true in one of its links",
 	} {
 		p := startProgram(t, nil, "host", "--dial", strings.Replace(url, "http", "ws", 1), "--token-file", token, "--", "fakeserver")
 		eventually(t, want, func() bool { return p.log.count(want) > 0 })
