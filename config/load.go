@@ -78,7 +78,11 @@ func (l *loader) find(o Options) bool {
 		}
 	}
 	if l.source == "" {
-		l.fail("", "", "no configuration: mcp-proxy.yaml (.yml, .json, .toml) is neither in the working directory nor in %s; give %s", userDir(), o.ways())
+		nowhere := "is neither in the working directory nor in " + userDir()
+		if userDir() == "" {
+			nowhere = "is not in the working directory, and there is no other place without HOME"
+		}
+		l.fail("", "", "no configuration: mcp-proxy.yaml (.yml, .json, .toml) %s; give %s", nowhere, o.ways())
 		return false
 	}
 	dir, err := filepath.Abs(filepath.Dir(l.source))
