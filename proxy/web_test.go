@@ -52,7 +52,7 @@ func TestListenAtASocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listen(address("proxy.sock"), 0); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := listen(address("proxy.sock"), 0); err == nil || !strings.Contains(err.Error(), "proxy.sock: address already in use") {
 		t.Errorf("one that answers: %v", err)
 	}
 	l.Close()
@@ -71,7 +71,7 @@ func TestListenAtASocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"file", "."} {
-		if _, err := listen(address(name), 0); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		if _, err := listen(address(name), 0); err == nil || !strings.Contains(err.Error(), name+": exists and is not a socket") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

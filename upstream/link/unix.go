@@ -18,7 +18,7 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	l, err := listenUnix(path)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := removeStale(path); err != nil {
-			return nil, err
+			return nil, &net.OpError{Op: "listen", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"}, Err: err}
 		}
 		l, err = listenUnix(path)
 	}
