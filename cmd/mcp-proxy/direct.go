@@ -40,9 +40,9 @@ func (d *direct) addFlags(cmd *cobra.Command) {
 	addJSONFlag(cmd, &d.json)
 }
 
-// urlAmong removes a URL before or after the name of a tool from words, and sets d.url.
+// urlAmong removes a URL from the name and the arguments of a tool, none of which can be one, and sets d.url.
 func (d *direct) urlAmong(words []string) ([]string, error) {
-	at := slices.IndexFunc(words[:min(len(words), 2)], isURL)
+	at := slices.IndexFunc(words, isURL)
 	if at < 0 {
 		return words, nil
 	}
@@ -50,7 +50,11 @@ func (d *direct) urlAmong(words []string) ([]string, error) {
 		return nil, errors.New("--url and a URL as an argument exclude each other")
 	}
 	d.url = words[at]
-	return slices.Delete(slices.Clone(words), at, at+1), nil
+	words = slices.Delete(slices.Clone(words), at, at+1)
+	if slices.ContainsFunc(words, isURL) {
+		return nil, errors.New("call takes one URL")
+	}
+	return words, nil
 }
 
 // loadArgs is load for arguments that are one URL, or one command behind "--".
