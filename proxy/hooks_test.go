@@ -249,6 +249,22 @@ func TestHooks(t *testing.T) {
 	r.balanced(t)
 }
 
+// A client of the modern era names itself with each request, and its session has that name.
+func TestModernClientHasAName(t *testing.T) {
+	server := sdkServer()
+	t.Cleanup(server.Close)
+	p, _ := serve(t, config.Config{Upstreams: []config.Upstream{{Name: "a", Remote: config.Remote{URL: server.URL}}}},
+		proxy.Hooks{RequestBegan: func(proxy.Request) {}})
+	c := openStdio(t, p)
+	c.say(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+		`"io.modelcontextprotocol/clientInfo":{"name":"new","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	c.hears(`"id":1`)
+	if all := p.Snapshot().Sessions; len(all) != 1 || all[0].Client != "new" || all[0].Era != "modern" {
+		t.Errorf("%+v", all)
+	}
+	c.leave()
+}
+
 // A link to a host elsewhere comes up and is lost.
 func TestLinkHooks(t *testing.T) {
 	server := sdkServer()

@@ -31,8 +31,12 @@ func (s *session) observed() observe.Session {
 	hello, _ := s.handshake.said()
 	listens := s.subscriptions.Len()
 	_, open := s.client.Open()
+	client := s.hello.Load()
+	if client == nil && !s.ofPrincipal { // there may be several clients of a principal
+		client = s.last.Load()
+	}
 	seen := observe.Session{
-		ID: s.id(), Client: s.hello.Load().text(), Principal: s.name, Transport: s.transport, Resumed: s.resumed, Began: s.began,
+		ID: s.id(), Client: client.text(), Principal: s.name, Transport: s.transport, Resumed: s.resumed, Began: s.began,
 		InFlight: max(open-listens, 0), Listens: listens, QueuedBytes: s.client.Waiting(), Dropped: int(s.overRate.Load()),
 	}
 	switch {
