@@ -28,7 +28,7 @@ func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (jso
 		if err != nil {
 			return nil, err
 		}
-		return wholeObject(text)
+		return wholeObject(bytes.TrimPrefix(text, []byte("\ufeff"))) // the byte order mark that PowerShell writes
 	case len(words) == 1 && strings.HasPrefix(strings.TrimSpace(words[0]), "{"):
 		return wholeObject([]byte(words[0]))
 	}

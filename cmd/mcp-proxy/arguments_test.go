@@ -60,7 +60,7 @@ func TestToolArguments(t *testing.T) {
 		if words != "" {
 			all = strings.Split(words, "|")
 		}
-		got, err := toolArguments(all, json.RawMessage(schema), strings.NewReader(" {\"from\": \"stdin\"}\n"))
+		got, err := toolArguments(all, json.RawMessage(schema), strings.NewReader("\ufeff {\"from\": \"stdin\"}\n"))
 		text := string(got)
 		if err != nil {
 			text = "! " + err.Error()
