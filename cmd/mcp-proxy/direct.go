@@ -129,6 +129,9 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 		return &runError{fmt.Errorf("%w, where URL is %s", err, redacted(s.url))}
 	}
 	if err != nil {
+		if mistakes := proxy.Check(s.cfg); len(mistakes) > 0 { // they say how to mend it
+			err = fmt.Errorf("%w\n%v", err, mistakes)
+		}
 		return failed(ctx, err)
 	}
 	defer client.Close()
