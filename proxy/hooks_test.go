@@ -295,6 +295,7 @@ func TestLinkHooks(t *testing.T) {
 	if links := p.Snapshot().Links; links[0].Up || links[0].Lost != 1 {
 		t.Errorf("%+v", links)
 	}
+	eventually(t, "why it does not come back", func() bool { return p.Snapshot().Links[0].Why == "is unreachable: connection refused" })
 	p.Close()
 	r.balanced(t)
 }

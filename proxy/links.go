@@ -248,7 +248,11 @@ func (ls *links) observedLocked(f *remoteLink) observe.Link {
 	if l.Up {
 		l.Through = f.via
 	}
-	if !l.Up {
+	switch {
+	case l.Up:
+	case f.known && f.failed != nil: // why it does not come back says more than that it was lost
+		l.Why = f.failed.Words()
+	default:
 		l.Why = f.endLocked().Words()
 	}
 	return l
@@ -358,7 +362,7 @@ func (ls *links) announced(f *remoteLink, through bool, upstreams []link.Upstrea
 	}
 	up := f.down || !f.known || f.via != via
 	back := f.down || f.known // the host may have changed without a visible difference
-	f.announced, f.known, f.down = all, true, false
+	f.announced, f.known, f.down, f.failed = all, true, false, nil
 	ls.router.Update(ls.setLocked())
 	if up {
 		f.since = time.Now()

@@ -51,7 +51,7 @@ type remoteLink struct {
 	known     bool                 // the host has announced something
 	down      bool                 // lost since then
 	since     time.Time            // when it came up
-	failed    *jsonrpc.ClosedError // why the last attempt to bring it up failed; nil before the first
+	failed    *jsonrpc.ClosedError // why the last attempt to bring it up failed; nil before the first since it was up
 	lost      int                  // how often it was lost
 }
 
