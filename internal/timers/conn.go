@@ -11,7 +11,7 @@ import (
 // and looks at it when the deadline that was first would pass. The socket itself has only deadlines that have passed.
 type Conn struct {
 	*net.TCPConn
-	read, write deadline
+	deadlines deadlines
 }
 
 // Cheap returns c as a [Conn] if it is a TCP connection, and c itself if not. Closing the result closes c.
@@ -20,94 +20,108 @@ func Cheap(c net.Conn) net.Conn {
 	if !ok {
 		return c
 	}
-	return &Conn{TCPConn: socket, read: deadline{set: socket.SetReadDeadline}, write: deadline{set: socket.SetWriteDeadline}}
+	return &Conn{TCPConn: socket, deadlines: deadlines{socket: socket}}
 }
 
 // SetReadDeadline implements [net.Conn].
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.read.move(t) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.deadlines.move(t, reading) }
 
 // SetWriteDeadline implements [net.Conn].
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.write.move(t) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.deadlines.move(t, writing) }
 
 // SetDeadline implements [net.Conn].
-func (c *Conn) SetDeadline(t time.Time) error {
-	if err := c.read.move(t); err != nil {
-		return err
-	}
-	return c.write.move(t)
-}
+func (c *Conn) SetDeadline(t time.Time) error { return c.deadlines.move(t, reading, writing) }
 
 // Close implements [net.Conn].
 func (c *Conn) Close() error {
-	c.read.end()
-	c.write.end()
+	c.deadlines.end()
 	return c.TCPConn.Close()
 }
 
-// A deadline is that of reading from a socket, or of writing to it.
-type deadline struct {
-	set func(time.Time) error // at the socket
+// The indices of a connection's deadlines.
+const (
+	reading = iota
+	writing
+)
+
+type deadlines struct {
+	socket interface {
+		SetReadDeadline(t time.Time) error
+		SetWriteDeadline(t time.Time) error
+	}
 
 	mu     sync.Mutex
-	at     time.Time // zero for none
-	passed bool      // at the socket
+	at     [2]time.Time // zero for none
+	passed [2]bool      // at the socket
 	timer  *time.Timer
-	fires  time.Time // the timer, not later than at; zero if it does not
+	fires  time.Time // when timer does, not later than the first of at; zero if it does not
 	ended  bool      // the socket is closed
 }
 
-// move sets the deadline to t, or removes it if t is zero.
-func (d *deadline) move(t time.Time) error {
+// move sets some of the deadlines to t, or removes them if t is zero.
+func (d *deadlines) move(t time.Time, which ...int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
 		return net.ErrClosed
 	}
-	d.at = t
-	if t.IsZero() || !d.fires.IsZero() && !t.Before(d.fires) { // the timer will see t
-		return d.pass(false)
+	for _, i := range which {
+		d.at[i] = t
+		if err := d.look(i); err != nil {
+			return err
+		}
 	}
-	return d.look()
+	return nil
 }
 
-// look sets the timer, or ends what the socket does if the deadline has passed.
-func (d *deadline) look() error {
-	left := time.Until(d.at)
-	if left <= 0 {
-		return d.pass(true)
+// look tells the socket if a deadline has passed, or passes no more, and has the timer look again in time.
+func (d *deadlines) look(i int) error {
+	t := d.at[i]
+	if t.IsZero() || !d.fires.IsZero() && !t.Before(d.fires) {
+		return d.pass(i, false)
 	}
-	d.fires = d.at
+	left := time.Until(t)
+	if left <= 0 {
+		return d.pass(i, true)
+	}
+	d.fires = t
 	if d.timer == nil {
 		d.timer = time.AfterFunc(left, d.fired)
 	} else {
 		d.timer.Reset(left)
 	}
-	return d.pass(false)
+	return d.pass(i, false)
 }
 
-func (d *deadline) fired() {
+func (d *deadlines) fired() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fires = time.Time{}
-	if !d.at.IsZero() && !d.ended {
-		_ = d.look() // fails if the socket is closed, which ends its reads and writes, too
+	for i := range d.at {
+		if !d.ended {
+			_ = d.look(i) // fails if the socket is closed, which ends its reads and writes, too
+		}
 	}
 }
 
-// pass tells the socket whether the deadline has passed.
-func (d *deadline) pass(passed bool) error {
-	if d.passed == passed {
+// pass tells the socket whether a deadline has passed.
+func (d *deadlines) pass(i int, passed bool) error {
+	if d.passed[i] == passed {
 		return nil
 	}
-	d.passed = passed
-	if passed {
-		return d.set(time.Unix(1, 0))
+	d.passed[i] = passed
+	set, t := d.socket.SetReadDeadline, time.Time{}
+	if i == writing {
+		set = d.socket.SetWriteDeadline
 	}
-	return d.set(time.Time{})
+	if passed {
+		t = time.Unix(1, 0)
+	}
+	return set(t)
 }
 
 // end stops the timer for ever.
-func (d *deadline) end() {
+func (d *deadlines) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
