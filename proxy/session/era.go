@@ -52,7 +52,7 @@ func claimOf(meta mcp.Meta) (c clientClaim) {
 // client must not get by errors. If the answer is a result, r was taken.
 func (r *request) checked(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Message {
 	if answer.Error != nil {
-		return &jsonrpc.Message{ID: r.ID, Error: checkedError(u, answer.Error), Extra: answer.Extra}
+		return &jsonrpc.Message{ID: r.ID, Error: checkedError(u, r.Method, answer.Error), Extra: answer.Extra}
 	}
 	kind, err := catalog.ResultType(answer.Result)
 	if err == nil && !r.admits(kind) {
@@ -94,9 +94,10 @@ func (r *request) admits(kind string) bool {
 }
 
 // checkedError returns an upstream's error with a code for clients of the modern era. Some codes
-// exist only in the legacy era (2026-07-28 basic/index). Others are about the hop to the upstream,
-// and would make the client negotiate with us.
-func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
+// exist only in the legacy era (2026-07-28 basic/index), but an extension may give them a meaning for
+// its own methods. Others are about the hop to the upstream, and would make the client negotiate
+// with us.
+func checkedError(u *upstreamConn, method string, text json.RawMessage) json.RawMessage {
 	var at [1]jsonrpc.Span
 	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code") != nil {
 		return text
@@ -104,12 +105,13 @@ func checkedError(u *upstreamConn, text json.RawMessage) json.RawMessage {
 	as := func(code int64) json.RawMessage {
 		return jsonrpc.Replace(text, jsonrpc.Edit{Span: at[0], With: strconv.AppendInt(nil, code, 10)})
 	}
-	switch code, _ := strconv.Atoi(string(at[0].Of(text))); code {
-	case jsonrpc.CodeResourceNotFound:
+	known := mcp.MethodOf(method).Name != ""
+	switch code, _ := strconv.Atoi(string(at[0].Of(text))); {
+	case known && code == jsonrpc.CodeResourceNotFound:
 		return as(jsonrpc.CodeInvalidParams)
-	case mcp.CodeURLElicitation: // only the message can still tell the user where to go
+	case known && code == mcp.CodeURLElicitation: // only the message can still tell the user where to go
 		return as(jsonrpc.CodeInternalError)
-	case mcp.CodeHeaderMismatch, mcp.CodeUnsupportedVersion:
+	case code == mcp.CodeHeaderMismatch, code == mcp.CodeUnsupportedVersion:
 		u.log.Debug("unusable error from upstream", "code", code)
 		return jsonrpc.InvalidResponse(u.up.Name, "unexpected error code").Raw()
 	}

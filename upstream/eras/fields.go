@@ -240,16 +240,18 @@ func toLegacyError(method string, text json.RawMessage) json.RawMessage {
 
 // ToModernError returns an error of a legacy server for a modern client. Codes with a meaning only
 // in the modern era become internal errors, because they would make a client negotiate. Only a
-// missing capability that is named keeps its code.
-func ToModernError(text json.RawMessage) json.RawMessage {
+// missing capability that is named keeps its code. Codes that only the legacy era has are replaced
+// for methods that we know: an extension may give them a meaning for its own.
+func ToModernError(method string, text json.RawMessage) json.RawMessage {
 	e, ok := ReadError(text)
+	known := mcp.MethodOf(method).Name != ""
 	switch {
 	case !ok:
-	case e.Code == jsonrpc.CodeResourceNotFound:
+	case known && e.Code == jsonrpc.CodeResourceNotFound:
 		return e.withCode(jsonrpc.CodeInvalidParams)
 	case e.Code == mcp.CodeMissingCapability && e.namesCapability():
 	case e.Code == mcp.CodeHeaderMismatch, e.Code == mcp.CodeMissingCapability,
-		e.Code == mcp.CodeUnsupportedVersion, e.Code == mcp.CodeURLElicitation:
+		e.Code == mcp.CodeUnsupportedVersion, known && e.Code == mcp.CodeURLElicitation:
 		return e.withCode(jsonrpc.CodeInternalError)
 	}
 	return text

@@ -88,6 +88,9 @@ func TestErrorsOfTheOtherEra(t *testing.T) {
 		"named badly": {"tools/call", `{"code":-32021,"message":"x","data":{"requiredCapabilities":[]}}`, `{"code":-32603,"message":"x","data":{"requiredCapabilities":[]}}`, `{"code":-32603,"message":"x","data":{"requiredCapabilities":[]}}`},
 		"version":     {"tools/call", `{"code":-32022,"message":"x"}`, `{"code":-32603,"message":"x"}`, `{"code":-32603,"message":"x"}`},
 		"URL":         {"tools/call", `{"code":-32042,"message":"x"}`, ``, `{"code":-32603,"message":"x"}`},
+		"its own":     {"acme/read", `{"code":-32002,"message":"x"}`, ``, ``},
+		"its own URL": {"acme/visit", `{"code":-32042,"message":"x"}`, ``, ``},
+		"its version": {"acme/do", `{"code":-32022,"message":"x"}`, `{"code":-32603,"message":"x"}`, `{"code":-32603,"message":"x"}`},
 		"vendor":      {"tools/call", `{"code":12345,"message":"x","data":1e400}`, ``, ``},
 		"no code":     {"tools/call", `{"message":"x"}`, ``, ``},
 		"two codes":   {"tools/call", `{"code":-32022,"code":1}`, ``, ``},
@@ -96,7 +99,7 @@ func TestErrorsOfTheOtherEra(t *testing.T) {
 			if got, want := string(toLegacyError(c.method, json.RawMessage(c.text))), or(c.legacy, c.text); got != want {
 				t.Errorf("to legacy: got %s, want %s", got, want)
 			}
-			if got, want := string(ToModernError(json.RawMessage(c.text))), or(c.modern, c.text); got != want {
+			if got, want := string(ToModernError(c.method, json.RawMessage(c.text))), or(c.modern, c.text); got != want {
 				t.Errorf("to modern: got %s, want %s", got, want)
 			}
 		})

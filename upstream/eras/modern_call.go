@@ -155,7 +155,7 @@ func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message,
 	case ok && !mcp.MethodOf(c.method).Bridged() && isBadRequest(text):
 		return jsonrpc.Failure(jsonrpc.MethodNotFound(c.method)), nil
 	}
-	return &jsonrpc.Message{Error: ToModernError(text)}, nil
+	return &jsonrpc.Message{Error: ToModernError(c.method, text)}, nil
 }
 
 // isBadRequest reports whether a server answered a POST with status 400, as servers of the Go SDK do for unknown

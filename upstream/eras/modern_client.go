@@ -350,7 +350,7 @@ func (c *modernCall) urlsOf(e WireError) (*jsonrpc.Message, []byte) {
 	list, err := jsonrpc.Member(e.Data, "elicitations")
 	elicitations, errList := jsonrpc.Elements(list)
 	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallRequests {
-		return &jsonrpc.Message{Error: ToModernError(e.Text)}, nil
+		return &jsonrpc.Message{Error: ToModernError(c.method, e.Text)}, nil
 	}
 	if !AbilitiesOf(c.Capabilities).URL {
 		return jsonrpc.Failure(mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
