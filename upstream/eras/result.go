@@ -138,8 +138,8 @@ func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
 	if len(result) == 0 || result[0] != '{' {
 		return w, false
 	}
-	var at [4]jsonrpc.Span
-	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion", "capabilities", "serverInfo", "instructions") != nil {
+	var at [3]jsonrpc.Span
+	if jsonrpc.Find(result, jsonrpc.Span{}, at[:], "protocolVersion", "capabilities", "serverInfo") != nil {
 		return w, false
 	}
 	version, ok := jsonrpc.Unquote(at[0].Of(result))
@@ -154,10 +154,11 @@ func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
 		w.Lists[k] = isSet(capabilities, c.capability, "listChanged")
 	}
 	w.Subscribe = isSet(capabilities, "resources", "subscribe")
-	w.Discover = ToModernResult(mcp.MethodDiscover, jsonrpc.Set(nil,
+	w.Discover = ToModernResult(mcp.MethodDiscover, jsonrpc.Set(result,
+		jsonrpc.Value{Key: "protocolVersion"},
+		jsonrpc.Value{Key: "serverInfo"},
 		jsonrpc.Value{Key: "supportedVersions", Text: jsonrpc.Array([]json.RawMessage{at[0].Of(result)})},
-		jsonrpc.Value{Key: "capabilities", Text: Capabilities(capabilities)},
-		jsonrpc.Value{Key: "instructions", Text: at[3].Of(result)}), w.Info)
+		jsonrpc.Value{Key: "capabilities", Text: Capabilities(capabilities)}), w.Info)
 	return w, true
 }
 
