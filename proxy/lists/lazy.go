@@ -50,11 +50,12 @@ func (u *Upstream) find(f foundEntry) *Entry {
 	if last := u.found.Load(); last != nil && last.version == f.version && last.key == f.key && last.any == f.any {
 		return last.entry
 	}
-	if f.entry = c.Get(f.key); f.any {
-		f.entry = c.Any(f.key)
+	found := f // f itself is on no heap: most calls end above
+	if found.entry = c.Get(f.key); f.any {
+		found.entry = c.Any(f.key)
 	}
-	u.found.Store(&f)
-	return f.entry
+	u.found.Store(&found)
+	return found.entry
 }
 
 // learn returns the entry of the upstream for a client, and asks the upstream for it if necessary.

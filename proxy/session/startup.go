@@ -31,10 +31,14 @@ func (s *session) startAll(ctx context.Context, r *request, method string, start
 	ctx, cancel := context.WithTimeout(ctx, s.router.maxStart())
 	defer cancel()
 	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), results: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*lists.Failure)}
+	var begun *upstreamSet
 	for {
 		set := s.upstreams.of(r.era).visibleTo(r.grant)
 		unknown := !set.settled && !s.router.memory.WasLate("", lists.Starts)
-		st.begin(ctx, set, false)
+		if set != begun { // not with each answer: that would look at all upstreams once for each of them
+			st.begin(ctx, set, false)
+			begun = set
+		}
 		if st.open == 0 && !unknown && len(st.results) == 0 {
 			unknown = !set.settled
 			st.begin(ctx, set, true)
@@ -105,13 +109,14 @@ func (st *startup) take(a started) {
 func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 	for _, u := range set.conns {
 		waits, seen := st.begun[u]
+		if waits || seen && !tardy {
+			continue
+		}
 		late := u.lists.IsLate(st.method)
-		switch {
-		case waits || seen && !tardy:
-		case late && !tardy:
+		if late && !tardy {
 			st.begun[u] = false
 			st.beginAside(u)
-		default:
+		} else {
 			st.begun[u] = true
 			if late {
 				st.tardy++
