@@ -1,6 +1,7 @@
 package glob
 
 import (
+	"fmt"
 	"path"
 	"strings"
 	"testing"
@@ -29,6 +30,24 @@ func TestFirst(t *testing.T) {
 }
 
 // The fast way says what path.Match says.
+// BenchmarkFirst asks a list of globs for a name that the last one matches.
+func BenchmarkFirst(b *testing.B) {
+	for _, shape := range []string{"files__t%d", "files__t%d*", "files__t%d[0-9]", "server%d__*"} {
+		b.Run(shape, func(b *testing.B) {
+			var globs []string
+			for i := range 500 {
+				globs = append(globs, fmt.Sprintf(shape, i))
+			}
+			globs = append(globs, "files__write")
+			for b.Loop() {
+				if _, ok := First(globs, "files__write"); !ok {
+					b.Fatal("no match")
+				}
+			}
+		})
+	}
+}
+
 func FuzzMatches(f *testing.F) {
 	for _, g := range []string{"", "*", "**", "a*", "*a", "*a*", "a", "*a*b*", "a?", "[a]*", `\**`, `*\*`, `*\`, "a/*", "*/", "*[", "["} {
 		for _, text := range []string{"", "a", "ab", "ba", "bab", "a/b", "/", "*", "**", "a*", `\`, "["} {
