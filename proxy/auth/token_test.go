@@ -101,6 +101,32 @@ func TestTokenIsReadAgain(t *testing.T) {
 	expect("", http.StatusServiceUnavailable)
 }
 
+// TestKnownTokenIsReadAlone: a request with a token that is known costs one look at one file, however many there are.
+func TestKnownTokenIsReadAlone(t *testing.T) {
+	reads := make(map[string]int)
+	tokens := map[string]string{"a": "one", "b": "two", "c": "three"}
+	c := &Clients{}
+	for _, name := range []string{"a", "b", "c"} {
+		read := func() (string, error) { reads[name]++; return tokens[name], nil }
+		c.Tokens = append(c.Tokens, NewToken(name, read, slog.New(slog.DiscardHandler)))
+	}
+	expect := func(given, principal, want string) {
+		t.Helper()
+		clear(reads)
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+given)
+		if who, why := c.Identify(r); who.String() != principal || fmt.Sprint(reads) != want {
+			t.Errorf("%q is %v, %v, with reads of %v; want %s, %s", given, who, why, reads, principal, want)
+		}
+	}
+	expect("two", "token:b", "map[a:1 b:1 c:1]")
+	expect("two", "token:b", "map[b:1]")
+	tokens["a"], tokens["b"] = "two", "new" // it was b's, and nobody has looked since
+	expect("two", "token:a", "map[a:1 b:2 c:1]")
+	expect("two", "token:a", "map[a:1]")
+	expect("new", "token:b", "map[b:1]")
+}
+
 // TestSeveralTokens: each token is a principal. An unreadable one does not affect the others.
 func TestSeveralTokens(t *testing.T) {
 	var text bytes.Buffer
