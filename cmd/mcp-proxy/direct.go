@@ -130,7 +130,7 @@ func (s *start) use(ctx context.Context, f func(context.Context, *proxy.Proxy, *
 	}
 	if err != nil {
 		if mistakes := proxy.Check(s.cfg); len(mistakes) > 0 { // they say how to mend it
-			err = fmt.Errorf("%w\n%v", err, mistakes)
+			err = fmt.Errorf("%w\n%s", err, mistakes.Error()) // not %w: the exit code is 1
 		}
 		return failed(ctx, err)
 	}
