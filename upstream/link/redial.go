@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 const (
@@ -222,6 +226,9 @@ func (r *endReporter) ended(ctx context.Context, up bool, event string, err erro
 	case ctx.Err() != nil:
 	case r.host && errors.Is(err, errLeft) && !errors.Is(err, errTakenOver):
 		level = slog.LevelInfo
+		if up { // that nobody answers for a while follows from it, too
+			r.isNewFailure(up, err)
+		}
 	case r.isNewFailure(up, err):
 		level = slog.LevelWarn
 	}
@@ -261,12 +268,20 @@ func (r *endReporter) isNewFailure(up bool, err error) bool {
 const nobody = ""
 
 // reason returns a text that is the same for two failures of a kind. Ports and times differ, and the end of a process or of
-// a network has many errors.
+// a network has many errors, also those of a proxy in front of it.
 func reason(err error) string {
+	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
+		switch status.Code {
+		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+			return nobody
+		}
+		return status.Error()
+	}
 	_, system := errors.AsType[syscall.Errno](err)
+	ours := errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 	_, name := errors.AsType[*net.DNSError](err)
 	late, ok := errors.AsType[net.Error](err)
-	if system || name || ok && late.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if system && !ours || name || ok && late.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nobody
 	}
 	return strings.Map(func(c rune) rune {

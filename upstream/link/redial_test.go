@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/wsconn"
 )
 
 // TestD14_DeadWithoutTraffic finds a host that is gone without a word while
@@ -234,6 +235,8 @@ func TestRedialWarnsOfEachReason(t *testing.T) {
 	expired := func() error { return fmt.Errorf("certificate has expired, it is %v", time.Now().Format(time.RFC3339)) }
 	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	gone := fmt.Errorf("%w: %w", errHungUp, io.EOF)
+	left := fmt.Errorf("%w: proxy stopped", errLeft)
+	status := func(code int) error { return fmt.Errorf("dial: %w", &wsconn.StatusError{Code: code}) }
 	for _, tt := range []struct {
 		name string
 		ends func(dial int) (up bool, err error)
@@ -249,6 +252,18 @@ func TestRedialWarnsOfEachReason(t *testing.T) {
 		{"is lost, and starts again", func(dial int) (bool, error) {
 			return dial == 0, []error{gone, refused, gone}[dial%3]
 		}, []string{"link lost"}},
+		{"starts later than what is in front of it, which refuses us then", func(dial int) (bool, error) {
+			return false, []error{status(502), status(503), status(403), status(404)}[min(dial, 3)]
+		}, []string{"link failed", "link failed", "link failed"}},
+		{"makes a socket later, which we may not use", func(dial int) (bool, error) {
+			return false, []error{syscall.ENOENT, syscall.EACCES}[min(dial, 1)]
+		}, []string{"link failed", "link failed"}},
+		{"leaves, and refuses us as it did before", func(dial int) (bool, error) {
+			return dial == 1, []error{status(401), left, status(401)}[min(dial, 2)]
+		}, []string{"link failed", "link failed"}},
+		{"leaves, and is gone for a while", func(dial int) (bool, error) {
+			return dial == 0, []error{left, refused}[min(dial, 1)]
+		}, nil},
 		{"is lost, and refuses us then, or is gone", func(dial int) (bool, error) {
 			if dial%2 == 0 {
 				return dial == 0, gone
@@ -271,9 +286,10 @@ func TestRedialWarnsOfEachReason(t *testing.T) {
 					})
 				var got []string
 				for line := range strings.Lines(log.String()) {
-					_, text, _ := strings.Cut(line, `level=WARN msg="`)
-					text, _, _ = strings.Cut(text, `"`)
-					got = append(got, text)
+					if _, text, warns := strings.Cut(line, `level=WARN msg="`); warns {
+						text, _, _ = strings.Cut(text, `"`)
+						got = append(got, text)
+					}
 				}
 				if !slices.Equal(got, tt.want) {
 					t.Errorf("want the warnings %q, got\n%s", tt.want, log.String())
