@@ -254,6 +254,15 @@ func TestD13_KeptForAProxyThatIsGone(t *testing.T) {
 	s.far.cut(true)
 	eventually(t, "the end of what the WebSocket had", func() bool { return gone(pids[0]) })
 	mu := inside[sync.Mutex](s.far.host, "half", "proxies", "mu")
+	known := inside[map[string]*struct{ links int }](s.far.host, "half", "proxies", "byID")
+	eventually(t, "the end of the link", func() bool { // which comes when all that it had has ended
+		mu.Lock()
+		defer mu.Unlock()
+		for _, p := range *known {
+			return p.links == 0
+		}
+		return false
+	})
 	mu.Lock()
 	*inside[time.Duration](s.far.host, "half", "proxies", "keptFor") = 100 * time.Millisecond // from now on
 	mu.Unlock()
