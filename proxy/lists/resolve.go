@@ -103,11 +103,12 @@ func (f *finder) named(name string) catalog.Resolution {
 	}
 	for _, caps := range f.capabilities() {
 		if i, original := catalog.Owner(f.offers(f.kind, caps), name, nil); i >= 0 {
-			by := catalog.ByPrefix
-			if original == name {
-				by = catalog.ByBareName
+			if original != name {
+				return f.to(i, original, catalog.ByPrefix)
 			}
-			return f.to(i, original, by)
+			if !f.unsure(i, name) {
+				return f.to(i, original, catalog.ByBareName)
+			}
 		}
 	}
 	var prefixes []string
@@ -125,12 +126,18 @@ func (f *finder) named(name string) catalog.Resolution {
 	return f.bare(name)
 }
 
+// unsure reports whether a name that the i-th upstream lists could also be one with the prefix of an upstream that is not
+// known yet. Sessions leave such a name alone.
+func (f *finder) unsure(i int, name string) bool {
+	return !f.complete && f.upstreams[i].Prefix != "" && strings.Contains(name, "__")
+}
+
 // bare finds a name without a prefix while some upstream has no list: a call of it goes to the only
 // upstream that has one with the name, once the others have been asked.
 func (f *finder) bare(name string) catalog.Resolution {
 	var having []int
 	for i := range f.upstreams {
-		if listed, _ := f.listed(i, name); listed {
+		if listed, _ := f.listed(i, name); listed && !f.unsure(i, name) {
 			having = append(having, i)
 		}
 	}
