@@ -78,3 +78,7 @@ func Allows(allow, deny []string, tool string) bool {
 	_, denied := glob.First(deny, tool)
 	return (len(allow) == 0 || allowed) && !denied
 }
+
+// MayHavePrefix reports whether a name that an upstream with this prefix lists could also be one with the prefix of
+// another upstream. An upstream without a prefix is alone.
+func MayHavePrefix(name, prefix string) bool { return prefix != "" && strings.Contains(name, separator) }

@@ -129,7 +129,7 @@ func (f *finder) named(name string) catalog.Resolution {
 // unsure reports whether a name that the i-th upstream lists could also be one with the prefix of an upstream that is not
 // known yet. Sessions leave such a name alone.
 func (f *finder) unsure(i int, name string) bool {
-	return !f.complete && f.upstreams[i].Prefix != "" && strings.Contains(name, "__")
+	return !f.complete && catalog.MayHavePrefix(name, f.upstreams[i].Prefix)
 }
 
 // bare finds a name without a prefix while some upstream has no list: a call of it goes to the only

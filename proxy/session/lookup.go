@@ -130,7 +130,7 @@ func (set *upstreamSet) owner(caps catalog.Digest, g *policy.Grant, k catalog.Ki
 // unsure reports whether the i-th upstream only lists a name that could also be one with the prefix
 // of an upstream that is not known yet.
 func (set *upstreamSet) unsure(i int, name, original string) bool {
-	return i >= 0 && !set.complete && name == original && set.prefixes[i] != "" && strings.Contains(name, "__")
+	return i >= 0 && !set.complete && name == original && catalog.MayHavePrefix(name, set.prefixes[i])
 }
 
 // former returns the sole upstream's own name for a name that a client may know from when there
