@@ -44,6 +44,7 @@ const (
 	writing
 )
 
+// deadlines are those of a socket.
 type deadlines struct {
 	socket interface {
 		SetReadDeadline(t time.Time) error

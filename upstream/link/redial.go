@@ -253,7 +253,7 @@ func (r *endReporter) isNewFailure(up bool, err error) bool {
 	why := reason(err)
 	switch {
 	case up:
-		r.warned, r.why = time.Now(), map[string]bool{why: true, nobody: true}
+		r.warned, r.why = time.Now(), map[string]bool{why: true, unanswered: true}
 	case time.Since(r.warned) > warnAgain:
 		r.warned, r.why = time.Now(), map[string]bool{why: true}
 	case r.dials && !r.why[why]:
@@ -264,25 +264,16 @@ func (r *endReporter) isNewFailure(up bool, err error) bool {
 	return true
 }
 
-// nobody is the reason that nobody answers, which follows from a loss.
-const nobody = ""
+// unanswered is the reason of all dials that nobody answers. After a loss it is no news.
+const unanswered = ""
 
-// reason returns a text that is the same for two failures of a kind. Ports and times differ, and the end of a process or of
-// a network has many errors, also those of a proxy in front of it.
+// reason returns a text that is the same for two failures of a kind: ports and times in it differ.
 func reason(err error) string {
-	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
-		switch status.Code {
-		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-			return nobody
-		}
-		return status.Error()
+	if isUnanswered(err) {
+		return unanswered
 	}
-	_, system := errors.AsType[syscall.Errno](err)
-	ours := errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
-	_, name := errors.AsType[*net.DNSError](err)
-	late, ok := errors.AsType[net.Error](err)
-	if system && !ours || name || ok && late.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nobody
+	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
+		return status.Error()
 	}
 	return strings.Map(func(c rune) rune {
 		if '0' <= c && c <= '9' {
@@ -290,4 +281,20 @@ func reason(err error) string {
 		}
 		return c
 	}, err.Error())
+}
+
+// isUnanswered reports whether a process or a network is away, for which there are many errors, also those of a proxy in
+// front of it. That we may not connect, or have no descriptors, is something else.
+func isUnanswered(err error) bool {
+	if status, ok := errors.AsType[*wsconn.StatusError](err); ok {
+		return status.Code == http.StatusBadGateway || status.Code == http.StatusServiceUnavailable || status.Code == http.StatusGatewayTimeout
+	}
+	if _, ok := errors.AsType[syscall.Errno](err); ok {
+		return !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE)
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return true
+	}
+	late, ok := errors.AsType[net.Error](err)
+	return ok && late.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
