@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,7 +57,15 @@ func TestTap(t *testing.T) {
 		client.get(calls, "echo")
 		return out.count(`"kind":"response","method":"tools/call"`) > 0
 	})
-	line, _, _ := strings.Cut(out.String(), "\n")
+	eventually(t, "a request of the client", func() bool { // the tap may have begun within a call
+		calls++
+		client.get(calls, "echo")
+		return out.count(`"side":"client",`) > 0 && out.count(`"kind":"request","method":"tools/call"`) > 1
+	})
+	lines := strings.Split(out.String(), "\n")
+	line := lines[slices.IndexFunc(lines, func(l string) bool {
+		return strings.Contains(l, `"side":"client"`) && strings.Contains(l, `"kind":"request"`)
+	})]
 	var passed proxy.Passed
 	if err := json.Unmarshal([]byte(line), &passed); err != nil || passed.Side != "client" || passed.Tool != "echo" || passed.Message != nil {
 		t.Errorf("%v: %s", err, line)
