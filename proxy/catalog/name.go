@@ -81,4 +81,6 @@ func Allows(allow, deny []string, tool string) bool {
 
 // MayHavePrefix reports whether a name that an upstream with this prefix lists could also be one with the prefix of
 // another upstream. An upstream without a prefix is alone.
-func MayHavePrefix(name, prefix string) bool { return prefix != "" && strings.Contains(name, separator) }
+func MayHavePrefix(name, prefix string) bool {
+	return prefix != "" && strings.Contains(name, separator)
+}
