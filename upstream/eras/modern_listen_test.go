@@ -1,10 +1,15 @@
 package eras
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
 // The cost of updates of very many resources is bounded: beyond the bound, the subscribed resources
@@ -67,6 +72,42 @@ func TestRefusedListenLeavesNothing(t *testing.T) {
 		}
 		if n := len(k.b.accounts[accountID{"up", "p-key"}].groups); n != 1 {
 			t.Errorf("%d groups", n)
+		}
+	})
+}
+
+// lateConn is a Conn whose reader has what arrives only when the test says so.
+type lateConn struct {
+	*jsonrpc.PipeConn
+	on chan struct{} // closed then
+}
+
+func (c lateConn) Recv() (*jsonrpc.Message, error) {
+	m, err := c.PipeConn.Recv()
+	<-c.on
+	return m, err
+}
+
+// What a server answered just before its session ended is not handled any more.
+func TestAnswerAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newPooled(t)
+		near, far := jsonrpc.Pipe()
+		late := lateConn{near, make(chan struct{})}
+		k.b.Open = func(context.Context, string, string, mcp.Era) jsonrpc.Conn { return late }
+		k.client("c", "p-key")
+		k.say("c", `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{STAMP},"notifications":{"resourceSubscriptions":["a"]}}}`)
+		hello, _ := far.Recv()
+		far.Send(jsonrpc.NewResult(hello.ID, []byte(`{"protocolVersion":"2025-11-25","capabilities":{"resources":{"subscribe":true}},"serverInfo":{"name":"srv"}}`)))
+		synctest.Wait()
+		k.b.Changed([]string{"up"})
+		synctest.Wait()
+		close(late.on)
+		if end := jsonrpc.EndOf(<-k.sides["c"].end, jsonrpc.CauseLinkLost); end.Cause.Kind != jsonrpc.KindChanged {
+			t.Errorf("the stream of the client ended with %v", end.Cause)
+		}
+		if m, err := far.Recv(); err == nil {
+			t.Errorf("the server received %s after the end", k.text(m))
 		}
 	})
 }

@@ -99,12 +99,17 @@ func (l *legacySession) initialize() {
 	}
 }
 
-// ask makes a call of this side, whose answer is handled with the lock held.
+// ask makes a call of this side, whose answer is handled with the lock held. An answer that was already read when the
+// session ended is handled by nobody: what waited for it was told of the end.
 func (l *legacySession) ask(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
 	c := l.server.NewCall(method)
 	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) {
 		if lost == nil {
-			l.a.locked(func() { answered(m) })
+			l.a.locked(func() {
+				if l.state != sessionEnded {
+					answered(m)
+				}
+			})
 		}
 	}
 	_ = c.Send(&jsonrpc.Message{Params: params}) // if the session has ended, so have all waiting calls
