@@ -107,7 +107,7 @@ func (s *simulation) configure(removed, changed string) {
 	if isFar(changed) {
 		h = s.far
 	}
-	s.version++
+	s.versions[changed]++
 	s.removed = removed
 	ofHost, all := s.upstreams(h.has), s.configured()
 	s.mu.Unlock()

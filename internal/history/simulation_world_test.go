@@ -35,8 +35,8 @@ type simulation struct {
 	live      map[string][]*memoryServer
 	conns     uint64 // that were opened
 	processes int
-	version   int    // of the configuration
-	removed   string // the server that it has not, "" for none
+	versions  map[string]int // of each server's configuration
+	removed   string         // the server that it has not, "" for none
 }
 
 // simulate makes one history in memory, and returns it with the log.
@@ -58,7 +58,7 @@ func newSimulation(seed uint64, p *plant) *simulation {
 		last = max(last+1, int64(time.Since(began)))
 		return last
 	}
-	s := &simulation{random: rand.New(rand.NewPCG(seed, 1)), log: &eventLog{}, registers: map[string]register{}, traits: map[string]traits{}, live: map[string][]*memoryServer{}}
+	s := &simulation{random: rand.New(rand.NewPCG(seed, 1)), log: &eventLog{}, registers: map[string]register{}, traits: map[string]traits{}, live: map[string][]*memoryServer{}, versions: map[string]int{}}
 	s.world = &world{seed: seed, rec: &recorder{clock: clock}, plant: p, running: map[string]string{}}
 	s.patience, s.giveUp = context.WithCancel(context.Background())
 	gap := pick(s.random, []time.Duration{20 * time.Millisecond, 20 * time.Millisecond, 500 * time.Millisecond})
@@ -189,7 +189,7 @@ func (s *simulation) configured() (all []session.Upstream) {
 			continue
 		}
 		t := s.traits[name]
-		u := session.Upstream{Name: name, Prefix: &s.servers[i], Shared: t.shared || t.remote, Lazy: t.lazy, IdleStop: t.rest, Digest: fmt.Sprint(name, s.version)}
+		u := session.Upstream{Name: name, Prefix: &s.servers[i], Shared: t.shared || t.remote, Lazy: t.lazy, IdleStop: t.rest, Digest: fmt.Sprint(name, s.versions[name])}
 		if isFar(name) {
 			u.Link = "link"
 		}
