@@ -89,6 +89,7 @@ const (
 	unasked      = "the question was refused"
 	unattributed = "cannot attribute server request"
 	callEnded    = "the call has ended"
+	sessionOver  = "Connection closed: this session is over"
 )
 
 // A question is one that waits for its reply.
