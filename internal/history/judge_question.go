@@ -53,7 +53,7 @@ func (j *judge) crossed(r *record) bool {
 		return stoppedFirst
 	case message == sessionOver:
 		return stoppedFirst && j.happened(r.refused[0].At, "restart proxy", "restart host")
-	case message == unattributed && isUnattributed(r.op.Server):
+	case message == unattributed && (isUnattributed(r.op.Server) || translated(c.kind, r.op.Server)):
 		stopped := r.stopped[0].At
 		return stoppedFirst || r.cancel != nil && r.cancel.At < stopped || c.kind == "modern HTTP" && c.over > 0 && c.over < stopped
 	}
