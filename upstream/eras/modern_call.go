@@ -176,11 +176,10 @@ func (c *modernCall) answer(answer *jsonrpc.Message) {
 	if c.r == nil {
 		return
 	}
-	r := c.r
-	c.r = nil
-	if !r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra}) {
-		return // it is being cancelled
+	if !c.r.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra}) {
+		return // it is being cancelled, and cancelled finds it
 	}
+	c.r = nil
 	if c.stored != nil {
 		c.group.a.answers.answered(c.stored, answer)
 		c.stored = nil

@@ -2,12 +2,14 @@ package eras
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
@@ -168,6 +170,36 @@ func TestD39_ForgedState(t *testing.T) {
 		k.comeBack(1, 1)
 		if m := k.recv("s0"); m.Result == nil {
 			t.Errorf("the server received %s", k.text(m))
+		}
+	})
+}
+
+// A client that cancels its request just as the call is suspended has cancelled the call: nobody would come back.
+func TestCancelledWhileSuspended(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.caps = `{"sampling":{}}`
+		k.call("c", 0, "tools/call")
+		k.hello("s0", "{}")
+		k.recv("s0")
+		k.say("s0", `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage"}`)
+		k.b.each(func(a *account) { // with its lock, for which both wait
+			time.Sleep(collectFor)
+			for range 1000 {
+				runtime.Gosched() // suspend comes first
+			}
+			for s := range a.streams {
+				r := s.peer.Request(jsonrpc.IntID(0))
+				k.sides["c"].c.Send(mcp.Cancellation(r.ID, "the user is gone"))
+				for r.Open() {
+					runtime.Gosched()
+				}
+			}
+		})
+		if m := k.recv("s0"); m.Error == nil || m.ID != jsonrpc.IntID(7) {
+			t.Errorf("the server received %s", k.text(m))
+		}
+		if n := k.b.Suspended(); n != 0 {
+			t.Errorf("%d calls are suspended", n)
 		}
 	})
 }
