@@ -122,10 +122,10 @@ func (b *Bridge) Stop(ctx context.Context) {
 }
 
 // Forget ends all that is kept for the principals of a proxy that is gone for good. Their keys belong to that
-// proxy alone.
+// proxy alone. Those that have streams again stay: the proxy has just returned.
 func (b *Bridge) Forget(proxy string) {
 	b.each(func(a *account) {
-		if a.holder.Proxy == proxy {
+		if a.holder.Proxy == proxy && len(a.streams) == 0 {
 			a.endAllLocked()
 		}
 	})
