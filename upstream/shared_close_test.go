@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -424,4 +425,26 @@ func TestD43_SharedUnusableAnswer(t *testing.T) {
 		t.Errorf("got %s", m.Append(nil))
 	}
 	b.call("echo", 0)
+}
+
+// A client that comes when its upstream was replaced gets the new server at once, even if the old one does not read
+// and so takes long to end.
+func TestReplacedWhileDeaf(t *testing.T) {
+	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+		a, deaf := w.start("a"), make(chan struct{})
+		reads := sync.OnceFunc(func() { close(deaf) })
+		defer reads()
+		w.server().hand = func(*jsonrpc.Message) { <-deaf }
+		large := parse(t, `{"method":"large","params":{"a":"`+strings.Repeat("x", 1<<20)+`"}}`)
+		go func() {
+			for range 16 {
+				_ = a.conn.Send(large)
+			}
+		}()
+		synctest.Wait()
+		w.host.Replace(map[string]Upstream{"u": {Shared: true, Dial: w.dial}}, []string{"u"})
+		w.start("b").lives(w.server())
+		reads()
+		a.ends("upstream changed", false)
+	})
 }

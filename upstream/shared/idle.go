@@ -83,7 +83,14 @@ func (s *sharedSession) endIdle() {
 	}
 }
 
-// retireLocked ends the session. The next client gets a new one.
+// retire ends the session. The next client gets a new one.
+func (s *sharedSession) retire(cause jsonrpc.Cause) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retireLocked(cause)
+}
+
+// retireLocked is retire with the lock held.
 func (s *sharedSession) retireLocked(cause jsonrpc.Cause) {
 	s.retired = true
 	s.stopLocked(cause)

@@ -135,13 +135,14 @@ func (p *Servers) Try(up Upstream) (modern, told bool, err error) {
 	return s.modern.modern, s.modern.told, s.modern.err
 }
 
-// End ends the sessions with some upstreams for a cause, which their clients get. It does not wait.
+// End ends the sessions with some upstreams for a cause, which their clients get. It does not wait: later clients get
+// new ones.
 func (p *Servers) End(upstreams []string, cause jsonrpc.Cause) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, s := range p.open {
 		if slices.Contains(upstreams, id.upstream) {
-			s.stop(cause)
+			s.retire(cause)
 		}
 	}
 }
