@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -202,4 +203,36 @@ func TestDialContextEndsAll(t *testing.T) {
 	if strings.Contains(strings.Join(f.all(), " "), "DELETE") {
 		t.Error("there was a DELETE")
 	}
+}
+
+// A session that the server has begun, and that the client leaves before it is ready, is told that it is over.
+func TestD21_DeleteOfAnUnfinishedSession(t *testing.T) {
+	t.Run("the first", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, f *fake) {
+			f.handle("initialize", func(w http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) {
+				w.Header().Set("Mcp-Session-Id", f.bear())
+				stream(w, ":\n\n")
+				block(r)
+			})
+			s, _ := server(t, f.URL)
+			c := dial(t, f.reach(s))
+			c.request(1, "initialize", initParams)
+			f.await("initialize", 1)
+			synctest.Wait() // its session is known
+			c.close()
+			f.await("DELETE session-1", 1)
+		})
+	})
+	t.Run("the next", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, f *fake) {
+			c := connect(t, f)
+			f.await("notifications/initialized", 1)
+			f.handle("notifications/initialized", func(_ http.ResponseWriter, r *http.Request, _ *jsonrpc.Message) { block(r) })
+			f.forget()
+			c.request(1, "tools/call", `{}`)
+			f.await("notifications/initialized", 2)
+			c.close()
+			f.await("DELETE session-2", 1)
+		})
+	})
 }

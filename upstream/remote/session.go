@@ -242,11 +242,11 @@ func (s *serverSession) initialize(c *httpCall) {
 		}
 	}
 	defer x.linger(c.cancel)
+	s.endpoints.move(at) // in any case: the server may have begun a session, of which Close takes leave
 	if f != nil {
 		s.failed(f)
 		return
 	}
-	s.endpoints.move(at)
 	greeted := make(chan struct{})
 	if reply.Result != nil {
 		s.early.Store(s.hear(at, greeted))
