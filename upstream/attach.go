@@ -227,6 +227,9 @@ func (h *Host) shared(t target) shared.Upstream {
 	return shared.Upstream{
 		Name: t.name, Roots: t.up.Roots, Idle: t.up.IdleStop, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
+			if !h.isCurrent(t) { // Replace has come before there was a session to end
+				return refuse(c, jsonrpc.CauseChanged, errReplaced)
+			}
 			return untilOver(func(over func(error)) {
 				h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c, over)
 			})
@@ -305,11 +308,15 @@ func (h *Host) awaitStopped(ctx context.Context, id serverID) {
 	}
 }
 
+// enter adds a stream whose server was started. If Replace did not find it, it ends now.
 func (h *Host) enter(s *stream) {
 	s.restart.started(s.addStatus)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.streams[s] = struct{}{}
+	if h.eras[s.name] != s.eras && s.id.key != sharedKey {
+		h.wg.Go(func() { s.end(jsonrpc.CauseChanged, nil) })
+	}
 }
 
 func (h *Host) leave(s *stream) {

@@ -388,6 +388,48 @@ func TestReplaceForgetsTheEra(t *testing.T) {
 	})
 }
 
+// A hookedContext calls a function the first time that it is asked whether it has ended.
+type hookedContext struct {
+	context.Context
+	hook func()
+}
+
+func (c hookedContext) Err() error {
+	c.hook()
+	return c.Context.Err()
+}
+
+// A stream that is attached just as its upstream is replaced ends like the others: nothing is left with what was
+// replaced.
+func TestReplacedWhileAttached(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		t.Run(fmt.Sprintf("shared %v", shared), func(t *testing.T) {
+			inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
+				next := &sharedWorld{t: w.t, log: w.log, welcome: welcome}
+				old := w.host.Upstreams["u"]
+				old.Shared = shared
+				w.host.Replace(map[string]Upstream{"u": old}, []string{"u"})
+				replaced := sync.OnceFunc(func() {
+					w.host.Replace(map[string]Upstream{"u": {Shared: shared, Dial: next.dial}}, []string{"u"})
+				})
+				near, far := jsonrpc.Pipe()
+				a := &sharedClient{w: w, name: "a", conn: near, done: make(chan error, 1)}
+				w.clients = append(w.clients, a)
+				a.listen()
+				go func() {
+					a.done <- attach(hookedContext{context.Background(), replaced}, w.host, "u", "a", mcp.Legacy, far)
+					close(a.done)
+				}()
+				a.ends("upstream changed", false)
+				w.start("b").lives(next.server())
+				if n := len(w.sessions()); shared && n != 0 {
+					t.Errorf("%d sessions with what was replaced", n)
+				}
+			})
+		})
+	}
+}
+
 // A server that has changed its mind while nobody looked is asked again.
 func TestStaleModernVerdict(t *testing.T) {
 	for name, then := range map[string]func(*sharedWorld){
