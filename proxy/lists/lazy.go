@@ -215,14 +215,26 @@ func (u *Upstream) FirstListed(k catalog.Kind, version int, answer *jsonrpc.Mess
 }
 
 // doubt begins a trial if a server of this session lists something else than the catalog. Only trials
-// change the catalog, because nothing of a client has influenced what they list.
+// change the catalog, because nothing of a client has influenced what they list. A server of all
+// sessions has changed the list while nobody of its era heard of that.
 func (u *Upstream) doubt(k catalog.Kind, who Client, t *catalog.Table) {
 	e := u.entry(who.Caps)
-	if e == nil || e.Lists[k] == nil || e.Lists[k].Table.Digest == t.Digest || time.Since(e.Asked) < doubtPause {
-		return
+	switch {
+	case e == nil || e.Lists[k] == nil || e.Lists[k].Table.Digest == t.Digest:
+	case u.isOneFor(e):
+		u.of.Goroutines.Go(func() { u.renew(who) })
+	case time.Since(e.Asked) >= doubtPause:
+		u.of.Goroutines.Go(func() { u.Try(who) })
 	}
-	u.of.Goroutines.Go(func() { u.Try(who) })
 }
+
+// isOneFor reports whether all sessions use one server, of which the catalog has an entry. The servers of
+// the modern era are of that kind: their lists do not vary by connection (2026-07-28 server/tools).
+func (u *Upstream) isOneFor(e *Entry) bool {
+	return e != nil && (u.Shared || u.Era == mcp.Modern && !e.Translated)
+}
+
+func (u *Upstream) renew(who Client) { u.server.Renew(u.key(who.Caps), u.capabilities(who)) }
 
 // doubtPause is how long an entry of the catalog is not doubted: servers whose lists change all the
 // time must not be started all the time.
@@ -242,14 +254,13 @@ func (u *Upstream) Verify(k catalog.Kind, who Client) {
 }
 
 // Changed notes that the upstream has changed a list. If all sessions use its server, it is asked
-// again for the catalog. The servers of the modern era are of that kind: their lists do not vary by
-// connection (2026-07-28 server/tools).
+// again for the catalog.
 func (u *Upstream) Changed(k catalog.Kind, who Client) {
 	u.Outdate(k)
 	if !u.IsLazy() {
 		return
 	}
-	if e := u.entry(who.Caps); e != nil && (u.Shared || u.Era == mcp.Modern && !e.Translated) {
-		u.server.Renew(u.key(who.Caps), u.capabilities(who))
+	if u.isOneFor(u.entry(who.Caps)) {
+		u.renew(who)
 	}
 }

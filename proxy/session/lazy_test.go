@@ -232,6 +232,27 @@ func TestListAfterAChange(t *testing.T) {
 	})
 }
 
+// A shared server whose change of a list nobody heard, because no client listened, is asked again for the catalog
+// once a client has seen the change.
+func TestChangeThatNobodyHeard(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true, Shared: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.translated = true
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		w.took(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"b__echo"}}`)
+		w.relist("b", "new")
+		w.took(listsTools)
+		next := w.next()
+		defer next.leave()
+		next.initialize()
+		if _, got := next.took(listsTools); !strings.Contains(got, "b__new") {
+			t.Error(got)
+		}
+	})
+}
+
 // A server of the legacy era whose first list of a session differs from the catalog makes it ask
 // again, once, although no client of the modern era listens. A server that all clients share makes
 // it ask again for each change that it reports.
