@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -32,7 +31,8 @@ func newLogger(out *output, format, level string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("--log-format %q: use text, json or auto", format)
 }
 
-// A countedHandler counts the records that nobody read, and logs their number before the next one.
+// A countedHandler counts the records that could not be written, because nobody read them or the disk was full, and
+// logs their number before the next one.
 type countedHandler struct {
 	slog.Handler
 	base    slog.Handler // without attributes
@@ -46,14 +46,14 @@ func newCounted(h slog.Handler) *slog.Logger {
 // Handle implements [slog.Handler].
 func (h *countedHandler) Handle(ctx context.Context, r slog.Record) error {
 	if n := h.dropped.Swap(0); n > 0 {
-		gap := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: nobody read them", 0)
+		gap := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: nobody read them, or there was no room for them", 0)
 		gap.Add("dropped", n)
-		if errors.Is(h.base.Handle(ctx, gap), errUnread) {
+		if h.base.Handle(ctx, gap) != nil {
 			h.dropped.Add(n)
 		}
 	}
 	err := h.Handler.Handle(ctx, r)
-	if errors.Is(err, errUnread) {
+	if err != nil {
 		h.dropped.Add(1)
 	}
 	return err

@@ -30,6 +30,8 @@ type output struct {
 	serve  bool          // drop what nobody reads
 	wait   time.Duration // how long writes may still wait for a reader, together, before one is at once
 	stuck  chan error    // of a write that has found no reader in that time; nil: none
+
+	torn bool // the file ends within a line whose rest could not be written; owned by the write in progress
 }
 
 const (
@@ -54,8 +56,7 @@ func (o *output) serves() {
 // putLocked writes text to the file. Behind a write that is stuck it drops it.
 func (o *output) putLocked(text []byte) error {
 	if !o.serve {
-		_, err := o.file.Write(text)
-		return err
+		return o.put(text)
 	}
 	if o.stuck != nil {
 		select {
@@ -87,8 +88,19 @@ func (o *output) putLocked(text []byte) error {
 
 // write runs until somebody reads: nothing else interrupts it, and there is one at a time.
 func (o *output) write(text []byte, written chan<- error) {
-	_, err := o.file.Write(text)
-	written <- err
+	written <- o.put(text)
+}
+
+// put writes text. What follows a line that a full disk has torn begins a new one, so that only one line is spoilt.
+func (o *output) put(text []byte) error {
+	if o.torn {
+		text = append([]byte{'\n'}, text...)
+	}
+	n, err := o.file.Write(text)
+	if n > 0 {
+		o.torn = err != nil && text[n-1] != '\n'
+	}
+	return err
 }
 
 var (

@@ -4,14 +4,17 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -70,6 +73,63 @@ func TestSlowReaderOfTheLog(t *testing.T) {
 	}
 	if o.Write([]byte("at once\n")); o.wait != readerTime {
 		t.Errorf("after a line that did not wait the next one may wait for %v", o.wait)
+	}
+}
+
+// TestLogOnAFullDisk has a disk, or a quota, that is full within a line, and has room again later.
+func TestLogOnAFullDisk(t *testing.T) {
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 40 // far behind what other files have
+	limited := before
+	limited.Cur = most
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limited); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before)
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	const room = 200
+	if _, err := file.Seek(most-room, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	out := &output{file: file}
+	out.serves()
+	log, err := newLogger(out, "json", "info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("whole")
+	log.Info("torn", "text", strings.Repeat("x", room))
+	log.Info("lost")
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
+		t.Fatal(err)
+	}
+	log.Info("whole again")
+	text := make([]byte, 4<<10)
+	n, err := file.ReadAt(text, most-room)
+	if err != io.EOF {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(text[:n])) {
+		var record struct {
+			Message string `json:"msg"`
+			Dropped int
+		}
+		if json.Unmarshal([]byte(line), &record) != nil {
+			record.Message = "no JSON"
+		}
+		got = append(got, fmt.Sprint(record.Message, " ", record.Dropped))
+	}
+	want := []string{"whole 0", "no JSON 0", "log lines dropped: nobody read them, or there was no room for them 2", "whole again 0"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the log has %q, want %q", got, want)
 	}
 }
 
