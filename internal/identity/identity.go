@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -63,6 +64,7 @@ type Identity struct {
 	Scopes  []string        // granted to a JWT
 	Claims  json.RawMessage // the payload of a JWT; else nil
 	Expires time.Time       // zero: never
+	Good    context.Context // of a JWT: done when its key or its issuer is withdrawn; else nil
 }
 
 // Lacks returns the scopes that the client was not granted, nil for none.

@@ -91,8 +91,10 @@ func parseSet(text []byte) (set []*PublicKey, err error) {
 		if err != nil {
 			continue
 		}
+		good, withdraw := context.WithCancel(context.Background())
 		set = append(set, &PublicKey{
 			id: jwk.KeyID, alg: jose.SignatureAlgorithm(jwk.Algorithm), key: public, print: sha256.Sum256(der),
+			good: good, withdraw: withdraw,
 		})
 	}
 	return set, nil

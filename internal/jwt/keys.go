@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -45,6 +44,7 @@ type Keys struct {
 
 	mu     sync.Mutex // guards the fields below
 	set    []*PublicKey
+	over   bool          // Withdraw was called
 	known  bool          // a set was fetched, which may be empty
 	ended  int           // how many fetches have ended
 	ending bool          // Run has ended
@@ -70,11 +70,13 @@ type PublicKey struct {
 	alg   jose.SignatureAlgorithm
 	key   crypto.PublicKey
 	print [32]byte // of key
-	gone  atomic.Bool
+
+	good     context.Context
+	withdraw context.CancelFunc
 }
 
-// Gone reports whether the issuer has withdrawn the key. Its signatures are no longer valid.
-func (k *PublicKey) Gone() bool { return k.gone.Load() }
+// Good returns a ctx that is done when the key is withdrawn: its signatures are no longer valid.
+func (k *PublicKey) Good() context.Context { return k.good }
 
 // A header is what we read of a JOSE header.
 type header struct {
@@ -161,7 +163,7 @@ func (k *Keys) begin() {
 func (k *Keys) adopt(set []*PublicKey, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if ok {
+	if ok && !k.over {
 		old := k.set
 		k.set, k.known = nil, true
 		for _, key := range set {
@@ -173,13 +175,23 @@ func (k *Keys) adopt(set []*PublicKey, ok bool) {
 		}
 		for _, key := range old {
 			if key.among(k.set) == nil {
-				key.gone.Store(true)
+				key.withdraw()
 			}
 		}
 	}
 	k.ended++
 	close(k.coming)
 	k.coming = nil
+}
+
+// Withdraw withdraws all keys: the issuer is no longer trusted.
+func (k *Keys) Withdraw() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range k.set {
+		key.withdraw()
+	}
+	k.set, k.over = nil, true
 }
 
 // among returns the key of a set that equals k, nil if there is none.

@@ -12,16 +12,15 @@ import (
 )
 
 // Current authenticates clients by the [Clients] of the current configuration. What a client has opened ends with its
-// proof: when its static token is replaced or withdrawn, when its issuer is removed, or when a new configuration needs
-// a token.
+// proof: when its static token is replaced or withdrawn, when its issuer withdraws the key or is removed, or when a new
+// configuration needs a token.
 //
 // [Current.Run] runs one goroutine, and one for each issuer.
 type Current struct {
 	mu        sync.Mutex // guards the fields below
 	clients   *Clients
-	issuers   map[*jwt.Issuer]proof // of clients
-	tokenless proof                 // of clients that needed no token
-	replaced  chan struct{}         // closed by the next Replace
+	tokenless proof         // of clients that needed no token
+	replaced  chan struct{} // closed by the next Replace
 }
 
 // NewCurrent returns a Current that uses c; nil needs no credentials.
@@ -55,20 +54,11 @@ func (now *Current) Replace(c *Clients) {
 			dropped = append(dropped, t)
 		}
 	}
-	issuers := make(map[*jwt.Issuer]proof)
-	for _, i := range c.Issuers {
-		known, ok := now.issuers[i]
-		if !ok {
-			known = newProof()
-		}
-		issuers[i] = known
-	}
-	for i, proof := range now.issuers {
-		if _, ok := issuers[i]; !ok {
-			proof.withdraw()
+	for _, i := range before.Issuers {
+		if !slices.Contains(c.Issuers, i) {
+			i.Keys.Withdraw()
 		}
 	}
-	now.issuers = issuers
 	if before.asksToken() != c.asksToken() {
 		now.tokenless.withdraw()
 		now.tokenless = newProof()
@@ -159,12 +149,10 @@ func (now *Current) Good(who *identity.Identity) context.Context {
 	defer now.mu.Unlock()
 	switch who.Kind {
 	case identity.JWT:
-		for i, proof := range now.issuers {
-			if i.Name == who.Issuer {
-				return proof.good
-			}
+		if who.Good == nil { // we have not verified it
+			return withdrawn
 		}
-		return withdrawn
+		return who.Good
 	case identity.Anonymous, identity.User:
 		if now.clients.asksToken() {
 			return withdrawn

@@ -85,6 +85,29 @@ func TestRotatedTokenIsWithdrawn(t *testing.T) {
 	})
 }
 
+// TestWithdrawnKey: what was opened with a token ends when its issuer withdraws the key. Whoever has stolen that could
+// sign tokens that never expire.
+func TestWithdrawnKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t, issuer)
+		a.publish("k", "other")
+		now := NewCurrent(&Clients{Issuers: []*jwt.Issuer{a.issuer()}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); now.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		who := identified(t, now, a.token(nil))
+		time.Sleep(6 * time.Second)
+		wantGood(t, now, who, true)
+		a.publish("other")
+		time.Sleep(6 * time.Second)
+		wantGood(t, now, who, false)
+		a.publish("k", "other")
+		time.Sleep(6 * time.Second)
+		wantGood(t, now, identified(t, now, a.token(nil)), true)
+	})
+}
+
 // A reload keeps what it does not change. It ends what was opened with a removed token or issuer, and, if it adds
 // tokens, what was opened without one.
 func TestReplaceClients(t *testing.T) {

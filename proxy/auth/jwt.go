@@ -25,7 +25,6 @@ const (
 // A cachedJWT is a valid JWT in the cache of Clients.
 type cachedJWT struct {
 	who   *identity.Identity
-	key   *jwt.PublicKey // invalid without it
 	until time.Time
 	only  string // the resource that the token is for; "" for all
 }
@@ -35,7 +34,7 @@ func (c *Clients) cached(sum [sha256.Size]byte, r *http.Request) *identity.Ident
 	c.mu.RLock()
 	found := c.cache[sum]
 	c.mu.RUnlock()
-	if found == nil || found.key.Gone() || !time.Now().Before(found.until) {
+	if found == nil || found.who.Good.Err() != nil || !time.Now().Before(found.until) {
 		return nil
 	}
 	if found.only != "" {
@@ -81,7 +80,7 @@ func (c *Clients) byJWT(r *http.Request, text string, sum [sha256.Size]byte) (*i
 	}
 	who, why := identify(token)
 	if why == nil {
-		c.keep(sum, &cachedJWT{who: who, key: token.Key, until: token.Expires, only: token.Only})
+		c.keep(sum, &cachedJWT{who: who, until: token.Expires, only: token.Only})
 	}
 	return who, why
 }
@@ -111,7 +110,7 @@ func identify(t *jwt.Token) (*identity.Identity, *identity.Refusal) {
 	}
 	who := &identity.Identity{
 		Principal: identity.Principal{Kind: identity.JWT, Issuer: t.Issuer.Name, Name: name},
-		Scopes:    Scopes(t.Claims), Claims: t.Payload, Expires: t.Expires,
+		Scopes:    Scopes(t.Claims), Claims: t.Payload, Expires: t.Expires, Good: t.Key.Good(),
 	}
 	if who.Lacks(t.Issuer.Scopes) != nil {
 		return nil, &identity.Refusal{

@@ -175,9 +175,9 @@ func TestRememberedByTheWallClock(t *testing.T) {
 // TestMemoryIsBounded: the cache is bounded.
 func TestMemoryIsBounded(t *testing.T) {
 	var m Clients
-	key := &jwt.PublicKey{}
+	who := &identity.Identity{Good: t.Context()}
 	for n := range 3 * maxCached {
-		m.keep(hash(fmt.Sprint(n)), &cachedJWT{who: identity.Nobody, key: key, until: time.Now().Add(time.Hour)})
+		m.keep(hash(fmt.Sprint(n)), &cachedJWT{who: who, until: time.Now().Add(time.Hour)})
 		if len(m.cache) > maxCached {
 			t.Fatalf("%d tokens are cached", len(m.cache))
 		}

@@ -17,8 +17,8 @@ func TestChallengeNamesAllScopes(t *testing.T) {
 		Issuers:   []*jwt.Issuer{{Name: "https://a.example.com", Scopes: []string{"mcp"}}, {Name: "https://b.example.com", Scopes: []string{"api"}}},
 		PublicURL: "https://mcp.example.com",
 	}
-	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: "https://b.example.com", Name: "ada"}}
-	c.keep(hash("x.y.z"), &cachedJWT{who: who, key: new(jwt.PublicKey), until: time.Now().Add(time.Hour)})
+	who := &identity.Identity{Principal: identity.Principal{Kind: identity.JWT, Issuer: "https://b.example.com", Name: "ada"}, Good: t.Context()}
+	c.keep(hash("x.y.z"), &cachedJWT{who: who, until: time.Now().Add(time.Hour)})
 	r := httptest.NewRequest(http.MethodPost, "https://mcp.example.com/mcp", nil)
 	r.Header.Set("Authorization", "Bearer x.y.z")
 	got := c.Challenge(r, &identity.Refusal{Status: 403, Code: "insufficient_scope", Text: "more", Scopes: []string{"files.write", "api"}})
