@@ -55,9 +55,13 @@ func TestSlowReaderOfTheLog(t *testing.T) {
 	reader, full := fullPipe(t)
 	o := &output{file: full}
 	o.serves()
-	const slow = 2 * atOnce
+	const slow = 4 * atOnce
 	took := make(chan error, 1)
 	go func() {
+		for o.mu.TryLock() { // the write has not begun
+			o.mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
 		time.Sleep(slow)
 		_, err := reader.Read(make([]byte, 64<<10))
 		took <- err
