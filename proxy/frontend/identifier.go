@@ -171,6 +171,14 @@ func (g *Guard) whileGood(ctx context.Context, who *identity.Identity) (context.
 
 // onEnd calls fn if the proof of who ends before ctx, and before stop is called.
 func (g *Guard) onEnd(ctx context.Context, who *identity.Identity, fn func(why *jsonrpc.ClosedError)) (stop func()) {
+	if who.Expires.IsZero() { // needs no other context, which each WebSocket would have
+		stop := g.onWithdrawal(who, func() {
+			if ctx.Err() == nil {
+				fn(errWithdrawn)
+			}
+		})
+		return func() { stop() }
+	}
 	good, release := g.whileGood(ctx, who)
 	forgo := context.AfterFunc(good, func() {
 		if why := proofEnd(good); why != nil {

@@ -45,9 +45,8 @@ func (l *Local) Open(ctx context.Context, h Hello) (jsonrpc.Conn, error) {
 		l.limit.leave()
 		return nil, notOpened(&jsonrpc.ClosedError{Cause: jsonrpc.CauseChanged})
 	}
-	linked, cancel := context.WithCancel(l.Linked)
-	near, far := localPair(func() { cancel(); l.limit.leave() })
-	context.AfterFunc(linked, func() { near.shut(errLinkEnded, errLinkEnded) })
+	near, far := localPair(l.limit.leave)
+	near.unhook.Store(new(context.AfterFunc(l.Linked, func() { near.shut(errLinkEnded, errLinkEnded) })))
 	forced := jsonrpc.WithForwarded(l.Forced, jsonrpc.ForwardedIn(ctx))
 	if !l.enter() {
 		near.Close()
@@ -86,7 +85,8 @@ type localConn struct {
 	pipe *jsonrpc.PipeConn
 	host bool // the host's end, whose cause the other end gets
 
-	over func() // called once, when it ends
+	unhook atomic.Pointer[func() bool] // from the link, unless that has ended; nil for the host's end
+	over   func()                      // called once, when it ends
 
 	end  atomic.Pointer[jsonrpc.ClosedError] // set once, by shut
 	once sync.Once
@@ -197,6 +197,9 @@ func (c *localConn) shut(end, told *jsonrpc.ClosedError) error {
 	c.once.Do(func() {
 		c.end.Store(end)
 		c.pipe.CloseCause(told)
+		if unhook := c.unhook.Load(); unhook != nil {
+			(*unhook)()
+		}
 		c.over()
 	})
 	return c.end.Load()

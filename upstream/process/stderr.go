@@ -35,16 +35,16 @@ func (l *stderrLog) assign(log *slog.Logger, quiet func() bool) {
 	l.log, l.quiet = log, quiet
 }
 
-// readFrom reads r to its end, in constant memory.
+// readFrom reads r to its end, in constant memory. There is a buffer only from the first byte of something on until
+// all of it has been read, because most processes write nothing.
 func (l *stderrLog) readFrom(r io.Reader) {
 	t := teller{to: l, limit: rate.NewLimiter(stderrRate, stderrBurst)}
-	lines := bufio.NewReaderSize(r, stderrLine)
 	defer t.tellDropped()
+	first := make([]byte, 1)
 	for {
-		line, err := lines.ReadSlice('\n')
-		t.tell(line)
-		for err == bufio.ErrBufferFull { // the rest of a long line
-			_, err = lines.ReadSlice('\n')
+		_, err := io.ReadFull(r, first)
+		if err == nil {
+			err = t.tellAll(bufio.NewReaderSize(io.MultiReader(bytes.NewReader(first), r), stderrLine))
 		}
 		if err != nil {
 			return
@@ -58,6 +58,20 @@ type teller struct {
 	to      *stderrLog
 	limit   *rate.Limiter
 	dropped int
+}
+
+// tellAll tells lines until there are no more for now, or reading fails.
+func (t *teller) tellAll(lines *bufio.Reader) error {
+	for {
+		line, err := lines.ReadSlice('\n')
+		t.tell(line)
+		for err == bufio.ErrBufferFull { // the rest of a long line
+			_, err = lines.ReadSlice('\n')
+		}
+		if err != nil || lines.Buffered() == 0 {
+			return err
+		}
+	}
 }
 
 func (t *teller) tell(line []byte) {
