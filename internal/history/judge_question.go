@@ -36,9 +36,8 @@ func (j *judge) refused(r *record, at int64) bool {
 // crossed reports whether the question of a call crossed the cancellation of the call. If the server was told first to
 // stop, the question came to a proxy that knew of no call any more that may ask it, and got an error, because each request
 // gets an answer: one that says so if a modern client's call was translated, else that of a shared server, or that of a
-// session that is over. If the question was refused first, since several calls may have asked it, the call went on, and its
-// client's own cancellation is forwarded as any other. A modern client over HTTP cancels by closing the response, and so
-// by leaving, too.
+// session that is over. If the question was refused first, since several calls may have asked it, the call went on, and
+// is cancelled as any other.
 func (j *judge) crossed(r *record) bool {
 	c := j.clients[r.client]
 	if len(r.stopped) != 1 || len(r.refused) != 1 {
@@ -51,9 +50,8 @@ func (j *judge) crossed(r *record) bool {
 	switch message := readFailure(r.refused[0]).Message; {
 	case message == callEnded && translated(c.kind, r.op.Server), message == sessionOver:
 		return stoppedFirst
-	case message == unattributed && (isUnattributed(r.op.Server) || translated(c.kind, r.op.Server)):
-		stopped := r.stopped[0].At
-		return stoppedFirst || r.cancel != nil && r.cancel.At < stopped || c.kind == "modern HTTP" && c.over > 0 && c.over < stopped
+	case message == unattributed:
+		return isUnattributed(r.op.Server) || translated(c.kind, r.op.Server)
 	}
 	return false
 }
