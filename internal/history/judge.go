@@ -326,13 +326,18 @@ func (j *judge) owner(client string) string {
 	return principalOf(client)
 }
 
+// endings are the faults because of which the proxy cancels calls.
+var endings = []string{
+	"restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open", "freeze proxy", "split proxy", "take key",
+	"stop host", "restart host", "kill host", "corrupt", "delay", "slice", "take descriptors",
+}
+
 // cancellation judges that a cancellation reaches the call that was cancelled, and no other one.
 func (j *judge) cancellation(r *record) {
 	over := j.clients[r.client].over
 	for _, e := range r.stopped {
 		gone := over > 0 && over < e.At
-		if r.cancel == nil && r.op.Task != "cancel" && !gone && !j.happened(e.At, "restart proxy", "kill proxy", "reload", "withdraw token", "expire tokens", "cut", "half-open", "freeze proxy", "split proxy", "take key",
-			"stop host", "restart host", "kill host", "corrupt", "delay", "slice", "take descriptors") {
+		if r.cancel == nil && r.op.Task != "cancel" && !gone && !j.happened(e.At, endings...) {
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		}
 	}

@@ -50,8 +50,9 @@ func (j *judge) crossed(r *record) bool {
 	switch message := readFailure(r.refused[0]).Message; {
 	case message == callEnded && translated(c.kind, r.op.Server), message == sessionOver:
 		return stoppedFirst
-	case message == unattributed:
-		return isUnattributed(r.op.Server) || translated(c.kind, r.op.Server)
+	case message == unattributed && (isUnattributed(r.op.Server) || translated(c.kind, r.op.Server)):
+		stopped := r.stopped[0].At
+		return stoppedFirst || r.cancel != nil && r.cancel.At < stopped || c.over > 0 && c.over < stopped || j.happened(stopped, endings...)
 	}
 	return false
 }
