@@ -15,7 +15,7 @@ func (j *judge) tasks(r *record) {
 			j.found(3, fmt.Sprintf("%s got what is %s's: %s", r.nonce, r.op.Theirs, o.Text), r.nonce, r.op.Theirs)
 		case r.op.Method == "tasks/list":
 			j.listOfTasks(r, o)
-		case isCancelled(o) && r.op.Task != "cancel":
+		case isCancelled(o) && r.op.Task != "cancel" && !j.happened(o.At, endings...):
 			j.found(4, r.nonce+" was cancelled, but not by its client", r.nonce)
 		case isCancelled(o) && len(r.effects) > 0:
 			j.found(4, r.nonce+" was cancelled, and was executed", r.nonce)

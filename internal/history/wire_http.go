@@ -42,12 +42,13 @@ type posts struct {
 	client *http.Client
 	all    context.Context // of all POSTs
 	drop   context.CancelCauseFunc
-	done   sync.WaitGroup // POSTs
+	done   sync.WaitGroup // exchanges
 
 	mu      sync.Mutex
 	token   string
 	session string
 	open    map[string]*response // of requests, by id; "" is the stream of a GET
+	last    bool                 // no exchange begins any more
 	over    sync.Once            // tells the receiver of the end
 }
 
@@ -76,9 +77,9 @@ func (w *posts) send(m *message) {
 		name = cmp.Or(p.Name, p.TaskID)
 	}
 	if w.plant.repeats(m) {
-		w.done.Go(func() { _, _ = w.post(w.all, body, w.header(m.Method, name), &response{}) })
+		w.begin(func() { _, _ = w.post(w.all, body, w.header(m.Method, name), &response{}) })
 	}
-	w.done.Go(func() {
+	w.begin(func() {
 		defer cancel()
 		if w.plant.forgets(m) {
 			w.end(errors.New("POST: HTTP 404, planted"))
@@ -279,7 +280,7 @@ func (w *posts) get(ctx context.Context, at *response) (answered bool, err error
 // listen keeps the stream open that carries what belongs to no request of a legacy client.
 func (w *posts) listen() {
 	at := &response{resumes: true}
-	w.done.Go(func() {
+	w.begin(func() {
 		for w.all.Err() == nil {
 			ctx, stop := context.WithCancel(w.all)
 			w.mu.Lock()
@@ -363,15 +364,32 @@ func (w *posts) leave(how string) {
 						late := time.AfterFunc(w.ending(), func() { w.drop(errors.New("left")) })
 						defer late.Stop()
 					}
-					w.done.Wait() // all streams have an end
+					w.wait() // all streams have an end
 				}
 			}
 		}
 	}
 	w.drop(errors.New("left"))
-	w.done.Wait()
+	w.wait()
 	w.client.CloseIdleConnections()
 	w.end(io.EOF)
+}
+
+// begin begins an exchange, unless the client waits for the last ones.
+func (w *posts) begin(exchange func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.last {
+		w.done.Go(exchange)
+	}
+}
+
+// wait waits for the last exchanges.
+func (w *posts) wait() {
+	w.mu.Lock()
+	w.last = true
+	w.mu.Unlock()
+	w.done.Wait()
 }
 
 // ending is how long the streams of a session may go on that the client has deleted.
