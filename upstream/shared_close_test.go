@@ -430,21 +430,27 @@ func TestD43_SharedUnusableAnswer(t *testing.T) {
 // A client that comes when its upstream was replaced gets the new server at once, even if the old one does not read
 // and so takes long to end.
 func TestReplacedWhileDeaf(t *testing.T) {
-	inSharedWorld(t, Upstream{}, func(w *sharedWorld) {
-		a, deaf := w.start("a"), make(chan struct{})
-		reads := sync.OnceFunc(func() { close(deaf) })
-		defer reads()
-		w.server().hand = func(*jsonrpc.Message) { <-deaf }
-		large := parse(t, `{"method":"large","params":{"a":"`+strings.Repeat("x", 1<<20)+`"}}`)
-		go func() {
-			for range 16 {
-				_ = a.conn.Send(large)
+	for _, idle := range []time.Duration{0, time.Hour} {
+		inSharedWorld(t, Upstream{IdleStop: idle}, func(w *sharedWorld) {
+			a, deaf := w.start("a"), make(chan struct{})
+			reads := sync.OnceFunc(func() { close(deaf) })
+			defer reads()
+			w.server().hand = func(*jsonrpc.Message) { <-deaf }
+			large := parse(t, `{"method":"large","params":{"a":"`+strings.Repeat("x", 1<<20)+`"}}`)
+			go func() {
+				for range 16 {
+					_ = a.conn.Send(large)
+				}
+			}()
+			synctest.Wait()
+			w.host.Replace(map[string]Upstream{"u": {Shared: true, Dial: w.dial, IdleStop: idle}}, []string{"u"})
+			began := time.Now()
+			w.start("b").lives(w.server())
+			if took := time.Since(began); took != 0 {
+				t.Errorf("the new server was there after %v", took)
 			}
-		}()
-		synctest.Wait()
-		w.host.Replace(map[string]Upstream{"u": {Shared: true, Dial: w.dial}}, []string{"u"})
-		w.start("b").lives(w.server())
-		reads()
-		a.ends("upstream changed", false)
-	})
+			reads()
+			a.ends("upstream changed", false)
+		})
+	}
 }

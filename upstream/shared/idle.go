@@ -83,6 +83,14 @@ func (s *sharedSession) endIdle() {
 	}
 }
 
+// rests reports whether the session ends because it was idle, as its upstream is configured. Then nothing is left to
+// be written to its server, which so ends soon. A server that was replaced may not read.
+func (s *sharedSession) rests() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up.Idle > 0 && s.cause == jsonrpc.CauseIdle
+}
+
 // retire ends the session. The next client gets a new one.
 func (s *sharedSession) retire(cause jsonrpc.Cause) {
 	s.mu.Lock()

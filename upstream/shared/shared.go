@@ -111,7 +111,7 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 	p.open[sessionID{up.Name, era}] = s
 	return s, func() {
 		p.wg.Go(func() {
-			if before != nil && up.Idle > 0 {
+			if before != nil && before.rests() {
 				<-before.ends // now its server is being stopped, and Serve can wait for that
 			}
 			_ = up.Serve(p.forced, era, far, onTrial) // near.Recv returns it, too
