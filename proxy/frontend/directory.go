@@ -70,11 +70,17 @@ func (d *directory) find(id string, key connKey, begin func(*record) *httpSessio
 }
 
 // take stores a record of a session that moves here. It returns false if there is no room, or if this replica leaves.
+// Until the session begins or moves on, its replica may send the record again, with what came meanwhile.
 func (d *directory) take(r *record, text []byte) bool {
 	d.yield(r.ID, r.Of, r.Moves-1) // a copy that is left from a split, if the others were not compared yet
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at := d.gone.to(r.ID)
+	if m := d.moved.byID[r.ID]; m != nil && m.frozen == nil && m.Of == r.Of && m.Moves == r.Moves && d.moved.hasRoom(text) {
+		d.moved.drop(m)
+		d.addMovedLocked(r, text)
+		return true
+	}
 	switch {
 	case d.hereLocked(r.ID) || d.leaving && at != "" && at != r.Of:
 		return true // it was sent again

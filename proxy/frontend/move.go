@@ -18,6 +18,7 @@ const (
 	moveAtOnce  = 32
 	moveTimeout = 3 * time.Second        // of one record
 	endReaders  = 500 * time.Millisecond // for what is being written
+	moveAgain   = 3                      // how often a record is sent again at most, since a server has said more
 )
 
 // Moves reports whether the session moves to another replica instead of draining.
@@ -205,19 +206,56 @@ func movesOn(phase jsonrpc.Phase) *jsonrpc.Error {
 // nobody is left to take it.
 func (m *mover) move(s *httpSession, forced bool) {
 	s.awaitReaders()
-	s.mu.Lock()
-	var text []byte
-	if s.movableLocked() {
-		text = s.movingLocked(m.replicas.Instance(), m.replicas.Digest()).encode()
-	}
-	s.mu.Unlock()
+	text, last := m.recordOf(s)
 	switch movable := text != nil && len(text) <= maxRecord; {
 	case movable && m.send(text, s.id, &s.taker):
+		for range moveAgain {
+			if s.endMoved(last) {
+				break
+			}
+			last = m.sendAgain(s)
+		}
 		s.end(errMoved, true)
 	case !movable || forced || len(m.replicas.Others()) == 0:
 		s.end(errStopped, true)
 	}
 	s.thaw()
+}
+
+// recordOf returns the record of a frozen session, nil if it cannot move, and the number of the last event that its
+// servers have caused so far.
+func (m *mover) recordOf(s *httpSession) (text []byte, last int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.movableLocked() {
+		text = s.movingLocked(m.replicas.Instance(), m.replicas.Digest()).encode()
+	}
+	return text, s.out.standalone.lastEvent()
+}
+
+// endMoved ends a session that has moved, unless its servers have said something since the event last, which its
+// record does not have.
+func (s *httpSession) endMoved(last int) bool {
+	s.mu.Lock()
+	more := s.in.Err() == nil && s.out.standalone.lastEvent() > last
+	ended := !more && s.endLocked(errMoved, true)
+	s.mu.Unlock()
+	if ended {
+		s.onEnd()
+	}
+	return !more
+}
+
+// sendAgain sends the record of a session again to the replica that has taken it, which needs it until the client
+// comes there, and returns the last event as recordOf.
+func (m *mover) sendAgain(s *httpSession) (last int) {
+	ctx, cancel := context.WithTimeout(m.ctx, keepTimeout)
+	defer cancel()
+	text, last := m.recordOf(s)
+	if to := pick(m.replicas.Others(), s.taker, nil); to != nil && to.Instance == s.taker && len(text) <= maxRecord {
+		_, _, _ = tell(ctx, to.Via, http.MethodPost, replicaPath, text)
+	}
+	return last
 }
 
 // thaw lets the requests of a session go on: it is over, or was not moved.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -253,4 +254,37 @@ func TestMovedTakerDies(t *testing.T) {
 	if n := a.leaves(t); n != 1 {
 		t.Errorf("%d sessions moved, want 1: c is ready, and 20 s were left", n)
 	}
+}
+
+// TestMovedMeanwhile: what a server says while its session is being moved moves along.
+func TestMovedMeanwhile(t *testing.T) {
+	var old jsonrpc.Conn
+	var once sync.Once
+	f := newFleet(t, "a b", nil, func(_ string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r)
+			if r.URL.Path == replicaPath && r.Method == http.MethodPost {
+				once.Do(func() { old.Send(note("notifications/tools/list_changed")) })
+			}
+		})
+	})
+	a, b := f["a"], f["b"]
+	client, conn := a.connectManual("2025-11-25")
+	old = conn
+	old.Send(note("notifications/one"))
+	if n := a.leaves(t); n != 1 {
+		t.Errorf("%d sessions moved, want 1", n)
+	}
+	wantRecvEnds(t, old, errMoved)
+	b.sees("a", Gone)
+	stream := newEvents(t, client.through(b).get())
+	b.resumes(t, false)
+	stream.one()
+	for _, want := range []string{"notifications/one", "notifications/tools/list_changed"} {
+		if m := stream.one().message(t); m.Method != want {
+			t.Errorf("got %s, want %s", m.Append(nil), want)
+		}
+	}
+	b.HTTP.Close()
+	stream.end()
 }
