@@ -21,7 +21,8 @@ import (
 type server struct {
 	name   string
 	idle   atomic.Bool
-	slow   bool // Listen returns a second after it was cancelled
+	slow   bool   // Listen returns a second after it was cancelled
+	logged func() // called for what is logged, as the end of a listen is; may be nil
 	done   <-chan struct{}
 	hangUp context.CancelFunc
 
@@ -45,7 +46,13 @@ func newServer(name string) *server {
 
 func (s *server) Done() <-chan struct{} { return s.done }
 func (s *server) IsIdle() bool          { return s.idle.Load() }
-func (s *server) Log() *slog.Logger     { return slog.New(slog.DiscardHandler) }
+
+func (s *server) Log() *slog.Logger {
+	if s.logged != nil {
+		s.logged()
+	}
+	return slog.New(slog.DiscardHandler)
+}
 
 func (s *server) Listen(ctx context.Context, params json.RawMessage, receive func(*jsonrpc.Message)) (*jsonrpc.Message, error) {
 	l := &listening{server: s, params: string(params), receive: receive, answer: make(chan *jsonrpc.Message, 1)}

@@ -76,13 +76,16 @@ func (part *part) run(ctx context.Context) {
 	}
 }
 
-// listens notes the function that ends the current listen, nil if there is none, and reports
-// whether the part dozes.
+// listens notes the function that ends the current listen, nil if there is none any more, and reports
+// whether the part dozes. At the end of a listen it discards what came meanwhile: what comes later ends the pause.
 func (part *part) listens(stop context.CancelFunc) (dozes bool) {
 	mu := &part.sub.subs.mu
 	mu.Lock()
 	defer mu.Unlock()
 	part.stopListening = stop
+	if stop == nil && !part.dozing {
+		part.discardWake()
+	}
 	return part.dozing
 }
 
@@ -164,7 +167,6 @@ func (part *part) ended(answer *jsonrpc.Message) (refused bool) {
 // pause waits until it is time to listen again, and returns false if that never comes. resume may
 // end it earlier.
 func (part *part) pause(ctx context.Context, delay time.Duration, refused bool) bool {
-	part.discardWake()
 	var timer <-chan time.Time // nil: a refusal lasts until the upstream changes
 	if !refused {
 		timer = time.After(delay)

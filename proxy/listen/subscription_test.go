@@ -199,6 +199,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// An upstream that comes back at the moment in which its refusal is handled is asked again.
+func TestReturnedAsRefused(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.begin(resources, w.a)
+		a := w.a.listening(t, 1)
+		w.subs.Resume(w.a) // its stream is open
+		w.a.logged = func() {
+			w.a.logged = nil
+			w.subs.Returned(w.a, 0)
+		}
+		a.refuse(-32601)
+		w.a.listening(t, 2).acknowledge("")
+		time.Sleep(debounce)
+		w.client.want(t, acked+lists+"}", changed)
+	})
+}
+
 // When a link is back, the client is notified after all upstreams were asked to listen, even if they
 // do not acknowledge.
 func TestReturned(t *testing.T) {
