@@ -310,6 +310,9 @@ func (l *Login) ask(ctx context.Context, a attempt) (again bool, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.token != nil && l.token.Access != a.used { // the login has succeeded just now, and has not seen that it was missed
+		return true, nil
+	}
 	l.missed = true
 	return false, err
 }

@@ -561,6 +561,31 @@ func TestRequestsWaitWithinLimits(t *testing.T) {
 	p.want("prompts", p.prompts(), 1)
 }
 
+// A request that stops waiting as the login ends has not missed it.
+func TestWaitEndsWithTheLogin(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.wait = make(chan struct{})
+	l := p.login(s, func(c *LoginConfig) { c.Done = func() { t.Error("nobody has missed the login") } })
+	ended, told := make(chan struct{}), make(chan struct{})
+	waits := l.start("login", func(ctx context.Context) error {
+		err := l.interact(ctx, attempt{})
+		close(ended)
+		<-told
+		return err
+	})
+	close(p.wait)
+	<-ended
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if again, err := l.ask(late, attempt{}); !again || err != nil {
+		t.Errorf("got %v, %v", again, err)
+	}
+	close(told)
+	if r := <-waits; r.Err != nil {
+		t.Error(r.Err)
+	}
+}
+
 // Close ends a waiting login.
 func TestCloseEndsALogin(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
