@@ -30,7 +30,7 @@ func (t *idleTimer) start(idle, gone time.Duration, expire func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.idle, t.gone, t.last = orNever(idle), orNever(gone), time.Now()
-	if t.idle < never || t.gone < never {
+	if !t.over && (t.idle < never || t.gone < never) { // the owner may have ended before it starts
 		t.expiry = time.AfterFunc(t.idle, expire)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/identity"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
@@ -287,4 +288,34 @@ func TestMovedMeanwhile(t *testing.T) {
 	}
 	b.HTTP.Close()
 	stream.end()
+}
+
+// A session that another replica turns out to have continued as it begins here leaves nothing that waits for it to
+// be idle.
+func TestYieldedAsItBegins(t *testing.T) {
+	var b *replica
+	var s *httpSession
+	f := newFleet(t, "a b", func(name string, h *HTTP) {
+		h.Admit = func(*identity.Identity) (func(), *identity.Refusal) {
+			if name == "b" {
+				s = b.only()
+				b.open.directory.yield(s.id, "c", s.moves+1)
+			}
+			return func() {}, nil
+		}
+	}, nil)
+	a := f["a"]
+	b = f["b"]
+	client, _ := a.connectManual("2025-06-18")
+	a.leaves(t)
+	b.sees("a", Gone)
+	resp := client.through(b).post(fmt.Sprintf(call, 1))
+	resp.Body.Close()
+	wantRecvEnds(t, conntest.Await(t, "the session", b.conns), errMoved)
+	conntest.Eventually(t, "the session has ended", func() bool { open, sessions := b.connections(); return open+sessions == 0 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idle.expiry != nil && s.idle.expiry.Stop() {
+		t.Error("its timer runs")
+	}
 }
