@@ -319,3 +319,44 @@ func TestYieldedAsItBegins(t *testing.T) {
 		t.Error("its timer runs")
 	}
 }
+
+// A replica that has taken a session, and could not say so, learns in the end what the client has said since.
+func TestMovedAfterAllSaidMore(t *testing.T) {
+	var a *replica
+	taken := make(chan struct{})
+	var once sync.Once
+	f := newFleet(t, "a b c", nil, func(name string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r)
+			if name == "b" && r.URL.Path == replicaPath && r.Method == http.MethodPost {
+				once.Do(func() {
+					a.sees("b", Gone)
+					close(taken)
+					panic(http.ErrAbortHandler)
+				})
+			}
+		})
+	})
+	a = f["a"]
+	b := f["b"]
+	a.ready = "b"
+	client, old := a.connectManual("2025-06-18")
+	a.Drain()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	wait := a.Move(ctx)
+	conntest.Await(t, "the first record", taken)
+	said := client.send(client.request("POST", `{"jsonrpc":"2.0","id":7,"method":"logging/setLevel","params":{"level":"error"}}`))
+	old.Send(jsonrpc.NewResult(conntest.Recv(t, old).ID, json.RawMessage("{}")))
+	wantStatus(t, conntest.Await(t, "response", said), http.StatusOK)
+	a.sees("b", There)
+	if n := wait(); n != 1 {
+		t.Errorf("%d sessions moved, want 1", n)
+	}
+	client.through(b).send(client.request("POST", fmt.Sprintf(call, 8)))
+	conn, _ := b.resumes(t, false)
+	if m := conntest.Recv(t, conn); m.Method != "logging/setLevel" {
+		t.Errorf("after initialize the servers get %s, and not the level", m.Append(nil))
+	}
+	b.HTTP.Close()
+}
