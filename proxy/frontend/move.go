@@ -252,7 +252,7 @@ func (m *mover) sendAgain(s *httpSession) (last int) {
 	ctx, cancel := context.WithTimeout(m.ctx, keepTimeout)
 	defer cancel()
 	text, last := m.recordOf(s)
-	if to := pick(m.replicas.Others(), s.taker, nil); to != nil && to.Instance == s.taker && len(text) <= maxRecord {
+	if to := pick(m.replicas.Others(), s.taker, nil); text != nil && to != nil && to.Instance == s.taker && len(text) <= maxRecord {
 		_, _, _ = tell(ctx, to.Via, http.MethodPost, replicaPath, text)
 	}
 	return last
