@@ -197,7 +197,7 @@ func isLocalAddr(r *http.Request, host string) bool {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	switch local := local.(type) {
 	case *net.UnixAddr:
-		return r.Header.Get("Sec-Fetch-Site") == "" && r.Header.Get("Origin") == ""
+		return field(r.Header, "Sec-Fetch-Site") == "" && field(r.Header, "Origin") == ""
 	case *net.TCPAddr:
 		ip, err := netip.ParseAddr(host)
 		return err == nil && ip.Unmap() == local.AddrPort().Addr().Unmap().WithZone("")
@@ -216,7 +216,7 @@ const (
 // browsers send an Origin. They omit it for images, links and the like; then Sec-Fetch-Site tells
 // that another site sends the request. Older browsers send neither.
 func (g *Guard) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
-	origin := r.Header.Get("Origin")
+	origin := field(r.Header, "Origin")
 	if origin == "" {
 		return !FromOtherSite(r)
 	}
@@ -290,10 +290,10 @@ func isLoopback(host string) bool {
 // FromOtherSite reports whether r comes from a browser, for another site's page or from a link on
 // it. Another port of the same machine is another site. Only browsers send these headers.
 func FromOtherSite(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+	if site := field(r.Header, "Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
 		return true
 	}
-	origin := r.Header.Get("Origin")
+	origin := field(r.Header, "Origin")
 	if origin == "" {
 		return false
 	}

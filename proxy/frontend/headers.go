@@ -20,6 +20,15 @@ const (
 	headerName    = "Mcp-Name"
 )
 
+// field returns the first value of a header whose name is in canonical form. Header.Get would find that form for each
+// request.
+func field(h http.Header, name string) string {
+	if values := h[name]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
 // versions are the protocol versions of legacy Streamable HTTP, oldest first.
 var versions = []string{"2025-03-26", "2025-06-18", "2025-11-25"}
 
@@ -27,11 +36,11 @@ func knownVersion(v string) bool { return v == "" || slices.Contains(versions, v
 
 // checkPost checks the headers that every POST needs, and refuses the POST if they are wrong.
 func checkPost(w http.ResponseWriter, r *http.Request) bool {
-	if mediaType(r.Header.Get("Content-Type")) != typeJSON {
+	if mediaType(field(r.Header, "Content-Type")) != typeJSON {
 		refuse(w, http.StatusUnsupportedMediaType, "Content-Type must be application/json")
 		return false
 	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+	if e := field(r.Header, "Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		refuse(w, http.StatusUnsupportedMediaType, "Content-Encoding is not supported")
 		return false
 	}
@@ -96,9 +105,11 @@ func isModern(m *jsonrpc.Message) bool {
 // twoVersions refuses a request with a duplicate version header, and reports whether it did. It
 // leaves a POST of the modern era to checkModern, which knows the id.
 func twoVersions(w http.ResponseWriter, r *http.Request, path string) bool {
-	modern := modernHeader(r)
-	switch {
-	case len(r.Header[headerVersion]) < 2 || modern && path == "/mcp" && r.Method == http.MethodPost:
+	if len(r.Header[headerVersion]) < 2 {
+		return false
+	}
+	switch modern := modernHeader(r); {
+	case modern && path == "/mcp" && r.Method == http.MethodPost:
 		return false
 	case modern:
 		writeError(w, http.StatusBadRequest, jsonrpc.ID{}, mcp.HeaderMismatch(headerVersion))

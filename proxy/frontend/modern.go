@@ -25,7 +25,7 @@ type modernClients struct {
 // post receives one message of a modern client, which came as body, and answers it.
 func (h *modernClients) post(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message, body []byte) {
 	if h.serve == nil {
-		refuseMessage(w, m, mcp.UnsupportedVersion(r.Header.Get(headerVersion), mcp.LegacyVersions))
+		refuseMessage(w, m, mcp.UnsupportedVersion(field(r.Header, headerVersion), mcp.LegacyVersions))
 		return
 	}
 	if err := checkModern(r.Header, m); err != nil {

@@ -181,7 +181,7 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 	in := r.WithContext(ctx)
 	in.Body, in.ContentLength, in.TransferEncoding = http.NoBody, 0, nil
 	if r.Method == http.MethodPost {
-		if r.Header.Get(headerMethod) != mcp.MethodListen { // which has no end of its own
+		if field(r.Header, headerMethod) != mcp.MethodListen { // which has no end of its own
 			l.count(1)
 			defer l.count(-1)
 		}
@@ -203,7 +203,7 @@ func (l *relay) pass(w http.ResponseWriter, r *http.Request, who *identity.Ident
 		}
 		time.AfterFunc(passAlone, func() { cancel(context.Canceled) })
 	})()
-	if r.Method == http.MethodGet || r.Header.Get(headerMethod) == mcp.MethodListen {
+	if r.Method == http.MethodGet || field(r.Header, headerMethod) == mcp.MethodListen {
 		defer l.open.guard.onWithdrawal(who, func() {
 			time.AfterFunc(ownerLook, func() { cancel(errWithdrawn) })
 		})()

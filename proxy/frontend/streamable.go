@@ -46,8 +46,9 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	if !checkPost(w, r) || !checkAccept(w, r, typeJSON, typeSSE) {
 		return
 	}
-	id := r.Header.Get(headerSession)
-	named := id != "" && !modernHeader(r)
+	id := field(r.Header, headerSession)
+	modern := modernHeader(r)
+	named := id != "" && !modern
 	var s *httpSession
 	if named {
 		var answered bool
@@ -66,7 +67,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 		noSession(w)
 		return
 	default: // a listen is its connection, which ends soon
-		if r.Header.Get(headerMethod) == mcp.MethodListen || !h.relay.toReady(w, r, c.who) {
+		if field(r.Header, headerMethod) == mcp.MethodListen || !h.relay.toReady(w, r, c.who) {
 			unavailable(w, shuttingDown)
 		}
 		return
@@ -74,7 +75,7 @@ func (h *streamable) post(w http.ResponseWriter, r *http.Request, c caller) {
 	m, body := h.bodies.readMessage(w, r, c.who.Principal, s.unusable)
 	switch {
 	case m == nil:
-	case modernHeader(r) || isModern(m):
+	case modern || isModern(m):
 		h.modern.post(w, r, c, m, body)
 	case s != nil:
 		h.postTo(w, r, c, s, m)
@@ -105,7 +106,7 @@ func (h *streamable) find(w http.ResponseWriter, r *http.Request, from caller, i
 // passesOn answers a request for an upstream that this replica does not have, if it belongs to a session, suspended
 // call or task of another replica: that one may have it, while a changed configuration has not reached all.
 func (h *streamable) passesOn(w http.ResponseWriter, r *http.Request, c caller) bool {
-	id := r.Header.Get(headerSession)
+	id := field(r.Header, headerSession)
 	switch {
 	case h.relay == nil:
 		return false
@@ -141,7 +142,7 @@ func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller,
 // postFirst receives initialize, which begins a session.
 func (h *streamable) postFirst(w http.ResponseWriter, r *http.Request, from caller, m *jsonrpc.Message) {
 	switch {
-	case !knownVersion(r.Header.Get(headerVersion)):
+	case !knownVersion(field(r.Header, headerVersion)):
 		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
 		return
 	case !m.IsRequest() || m.Method != mcp.MethodInitialize:
@@ -174,7 +175,7 @@ func (h *streamable) get(w http.ResponseWriter, r *http.Request, from caller) {
 	}
 	defer s.idle.release()
 	defer s.gotten()()
-	lastID := r.Header.Get(headerLastID)
+	lastID := field(r.Header, headerLastID)
 	out := newResponder(w)
 	rd := s.out.attach(lastID, out)
 	if rd == nil {
@@ -214,7 +215,7 @@ func (h *streamable) delete(w http.ResponseWriter, r *http.Request, from caller)
 // refusedModern refuses a modern client, which may only POST, and reports whether it did. A client
 // with a session is not modern.
 func refusedModern(w http.ResponseWriter, r *http.Request) bool {
-	modern := modernHeader(r) && r.Header.Get(headerSession) == ""
+	modern := modernHeader(r) && field(r.Header, headerSession) == ""
 	if modern {
 		notAllowed(w, "POST, OPTIONS")
 	}
@@ -223,7 +224,7 @@ func refusedModern(w http.ResponseWriter, r *http.Request) bool {
 
 // require returns the session of r and holds it. If it returns nil, it has answered r.
 func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller) *httpSession {
-	id := r.Header.Get(headerSession)
+	id := field(r.Header, headerSession)
 	if id == "" {
 		refuse(w, http.StatusBadRequest, headerSession+" is missing")
 		return nil
@@ -244,7 +245,7 @@ func (h *streamable) require(w http.ResponseWriter, r *http.Request, from caller
 
 // fits reports whether r has the version of the session, and refuses it if not.
 func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
-	ok := s.accepts(r.Header.Get(headerVersion))
+	ok := s.accepts(field(r.Header, headerVersion))
 	if !ok {
 		refuse(w, http.StatusBadRequest, "unsupported "+headerVersion)
 	}
