@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// goodLife is how long a link must have lived to reset the back-off.
+	// goodLife is how long a link must have lived to reset the back-off. After a shorter life, but for
+	// fairLife at least, the pause is not longer than that was, so that a link which a bad network
+	// keeps breaking is up for half of the time.
 	goodLife = 10 * time.Second
+	fairLife = time.Second
 
 	// replacedPause is how long a host waits that another one has replaced: if they share a
 	// token by mistake, each of them works for that long.
@@ -37,13 +40,16 @@ const (
 	maxLinks = 64
 )
 
-// newBackOff returns the pauses between dials: 250 ms to 30 s, with jitter, so that many
+// maxPause is the longest pause between dials.
+const maxPause = 30 * time.Second
+
+// newBackOff returns the pauses between dials: 250 ms to maxPause, with jitter, so that many
 // ends that lost the same peer do not dial at the same time.
 func newBackOff() *backoff.ExponentialBackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval = 250 * time.Millisecond
 	b.Multiplier = 2
-	b.MaxInterval = 20 * time.Second // 30 s with jitter
+	b.MaxInterval = maxPause * 2 / 3 // without jitter
 	return b
 }
 
@@ -64,7 +70,9 @@ func redial(
 	slots := make(chan struct{}, maxLinks)
 	wait := newBackOff()
 	r.dials = true
-	for ; ctx.Err() == nil; pause(ctx, wait.NextBackOff()) {
+	most := maxPause
+	for ; ctx.Err() == nil; pause(ctx, min(wait.NextBackOff(), most)) {
+		most = maxPause
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
@@ -86,11 +94,13 @@ func redial(
 				ended <- end{up, errors.Is(err, errTakenOver)}
 			}})
 		})
-		switch e := <-ended; {
+		switch e, life := <-ended, time.Since(start); {
 		case e.replaced:
 			pause(ctx, replacedPause)
-		case e.up && time.Since(start) > goodLife:
+		case e.up && life > goodLife:
 			wait.Reset()
+		case e.up && life >= fairLife:
+			most = life
 		}
 	}
 	return context.Cause(ctx)

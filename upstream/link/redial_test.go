@@ -156,6 +156,28 @@ func TestHostsOfOneLink(t *testing.T) {
 	})
 }
 
+// A link that a bad network breaks again and again is up for about half of the time. One that ends at once is dialled
+// less and less often.
+func TestRedialOfALinkThatBreaks(t *testing.T) {
+	for life, want := range map[time.Duration][2]int{0: {10, 40}, fairLife / 2: {10, 40}, 2 * time.Second: {150, 300}, 5 * time.Second: {60, 120}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer stop()
+			dials := 0
+			_ = redial(ctx, &endReporter{log: slog.New(slog.DiscardHandler)},
+				func(context.Context) (net.Conn, error) { dials++; return nil, nil },
+				func(_ context.Context, _ net.Conn, w watcher) error {
+					time.Sleep(life)
+					w.ended(true, "", io.EOF)
+					return nil
+				})
+			if dials < want[0] || dials > want[1] {
+				t.Errorf("%d dials of a link that lives for %v, want %v", dials, life, want)
+			}
+		})
+	}
+}
+
 // TestHostDials turns the link around: the host dials, the proxy listens.
 func TestHostDials(t *testing.T) {
 	onEach(t, func(t *testing.T, l net.Listener, dial Endpoint) {
