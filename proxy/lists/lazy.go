@@ -216,12 +216,12 @@ func (u *Upstream) FirstListed(k catalog.Kind, version int, answer *jsonrpc.Mess
 
 // doubt begins a trial if a server of this session lists something else than the catalog. Only trials
 // change the catalog, because nothing of a client has influenced what they list. A server of all
-// sessions has changed the list while nobody of its era heard of that.
+// sessions has changed the list while nobody of its era heard of that, unless it lists by user.
 func (u *Upstream) doubt(k catalog.Kind, who Client, t *catalog.Table) {
 	e := u.entry(who.Caps)
 	switch {
 	case e == nil || e.Lists[k] == nil || e.Lists[k].Table.Digest == t.Digest:
-	case u.isOneFor(e):
+	case u.isOneFor(e) && !u.Private:
 		u.of.Goroutines.Go(func() { u.renew(who) })
 	case time.Since(e.Asked) >= doubtPause:
 		u.of.Goroutines.Go(func() { u.Try(who) })

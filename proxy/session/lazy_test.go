@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,6 +323,38 @@ func TestTranslatedListsOfOneClient(t *testing.T) {
 			}
 			w.wantStreams("a", 3, 1)
 		}
+	})
+}
+
+// That an upstream with the headers of its client lists something else to that is no change of its lists for the
+// others, which go on with the catalog, and are not asked for again for each client.
+func TestListsOfOneUser(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{
+		{Name: "a", Lazy: true}, {Name: "b", Lazy: true, Shared: true, Forward: []Forward{{From: "X-User", To: "X-User"}}},
+	}}
+	inWorld(t, p, nil, func(w *world) {
+		w.publish("a", "b")
+		var users sync.Map // parties that are servers of a client, and not of a trial
+		hand := w.hands["b"]
+		w.hands["b"] = func(p *party, m *jsonrpc.Message) {
+			if m.Method == mcp.MethodInitialize && strings.Contains(string(m.Params), `"name":"t"`) {
+				users.Store(p, true)
+			}
+			if _, user := users.Load(p); user && m.Method == mcp.MethodToolsList {
+				p.conn.Send(jsonrpc.NewResult(m.ID, []byte(`{"tools":[{"name":"mine"},{"name":"echo"}]}`)))
+				return
+			}
+			hand(p, m)
+		}
+		for range 5 {
+			client := w.next()
+			client.initialize()
+			client.list()
+			client.took(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"b__echo"}}`)
+			client.leave()
+			time.Sleep(6 * time.Second)
+		}
+		w.wantStreams("b", 6, 0) // one of a trial
 	})
 }
 
