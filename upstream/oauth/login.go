@@ -310,7 +310,9 @@ func (l *Login) ask(ctx context.Context, a attempt) (again bool, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.token != nil && l.token.Access != a.used { // the login has succeeded just now, and has not seen that it was missed
+	// If nobody is asked any more, another token is that of the login, which has not seen that it was missed. While
+	// somebody is, it is a refreshed one.
+	if !l.asking && l.token != nil && l.token.Access != a.used {
 		return true, nil
 	}
 	l.missed = true

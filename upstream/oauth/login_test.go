@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -584,6 +585,29 @@ func TestWaitEndsWithTheLogin(t *testing.T) {
 	if r := <-waits; r.Err != nil {
 		t.Error(r.Err)
 	}
+}
+
+// A token that was refreshed while a person is asked for more scopes is no login: a request that stops waiting has missed it.
+func TestRefreshIsNoLogin(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
+	p.wait = make(chan struct{})
+	done := make(chan struct{})
+	l := p.login(s, func(c *LoginConfig) { c.Done = func() { close(done) } })
+	asked := attempt{used: "old", more: true}
+	l.start("login", func(ctx context.Context) error { return l.interact(ctx, asked) })
+	for !l.Asks() {
+		runtime.Gosched()
+	}
+	l.mu.Lock()
+	l.token = &token{Access: "refreshed"}
+	l.mu.Unlock()
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if again, err := l.ask(late, asked); again || err == nil {
+		t.Errorf("got %v, %v", again, err)
+	}
+	close(p.wait)
+	<-done
 }
 
 // Close ends a waiting login.
