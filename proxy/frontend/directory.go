@@ -76,12 +76,9 @@ func (d *directory) take(r *record, text []byte) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at := d.gone.to(r.ID)
-	if m := d.moved.byID[r.ID]; m != nil && m.frozen == nil && m.Of == r.Of && m.Moves == r.Moves && d.moved.hasRoom(text) {
-		d.moved.drop(m)
-		d.addMovedLocked(r, text)
-		return true
-	}
 	switch {
+	case d.retakeLocked(r, text):
+		return true
 	case d.hereLocked(r.ID) || d.leaving && at != "" && at != r.Of:
 		return true // it was sent again
 	case d.leaving || !d.moved.hasRoom(text):
@@ -89,6 +86,25 @@ func (d *directory) take(r *record, text []byte) bool {
 	}
 	d.addMovedLocked(r, text)
 	d.tally.note(Taken, r.Of)
+	return true
+}
+
+// retake is take for a record that was taken already. Its client may have come, and ended the session, since.
+func (d *directory) retake(r *record, text []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.retakeLocked(r, text)
+}
+
+// retakeLocked replaces the record of a session that has moved here, unless the session has begun or moves on, and
+// reports whether it did.
+func (d *directory) retakeLocked(r *record, text []byte) bool {
+	m := d.moved.byID[r.ID]
+	if m == nil || m.frozen != nil || m.Of != r.Of || m.Moves != r.Moves || !d.moved.hasRoom(text) {
+		return false
+	}
+	d.moved.drop(m)
+	d.addMovedLocked(r, text)
 	return true
 }
 

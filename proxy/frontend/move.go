@@ -253,7 +253,7 @@ func (m *mover) sendAgain(s *httpSession) (last int) {
 	defer cancel()
 	text, last := m.recordOf(s)
 	if to := pick(m.replicas.Others(), s.taker, nil); text != nil && to != nil && to.Instance == s.taker && len(text) <= maxRecord {
-		_, _, _ = tell(ctx, to.Via, http.MethodPost, replicaPath, text)
+		_, _, _ = tell(ctx, to.Via, http.MethodPost, replicaPath+"/again", text)
 	}
 	return last
 }

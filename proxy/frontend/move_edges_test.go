@@ -360,3 +360,31 @@ func TestMovedAfterAllSaidMore(t *testing.T) {
 	}
 	b.HTTP.Close()
 }
+
+// TestEndedWhileMoved: what a server says while its session is being moved does not bring back a session that its client
+// has ended meanwhile at the other replica.
+func TestEndedWhileMoved(t *testing.T) {
+	var old jsonrpc.Conn
+	var client *testClient
+	var once sync.Once
+	var f fleet
+	f = newFleet(t, "a b", nil, func(_ string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r)
+			if r.URL.Path == replicaPath && r.Method == http.MethodPost {
+				once.Do(func() {
+					wantStatus(t, client.through(f["b"]).delete(), 204)
+					old.Send(note("notifications/tools/list_changed"))
+				})
+			}
+		})
+	})
+	a, b := f["a"], f["b"]
+	client, old = a.connectManual("2025-11-25")
+	a.leaves(t)
+	wantRecvEnds(t, old, errMoved)
+	b.sees("a", Gone)
+	if n, _ := b.open.directory.count(); n != 0 {
+		t.Errorf("b has %d sessions", n)
+	}
+}

@@ -30,6 +30,16 @@ func (h *HTTP) serveReplica(w http.ResponseWriter, r *http.Request) {
 		default:
 			writeStatus(w, http.StatusNoContent)
 		}
+	case id == "again" && r.Method == http.MethodPost:
+		text, rec := readReplica[record](w, r, maxRecord)
+		switch {
+		case rec == nil:
+		case !rec.valid():
+			refuse(w, http.StatusBadRequest, "not a record of a session")
+		default:
+			h.open.directory.retake(rec, text)
+			writeStatus(w, http.StatusNoContent)
+		}
 	case r.URL.Path == replicaPath && r.Method == http.MethodPut:
 		if _, k := readReplica[keeping](w, r, maxKeeping); k != nil {
 			if !h.open.directory.kept.keep(k) {

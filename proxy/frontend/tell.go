@@ -11,6 +11,7 @@ import (
 // replicaPath is the path under which replicas serve each other:
 //
 //	POST /replica/sessions           takes over the session in the body, a record
+//	POST /replica/sessions/again     replaces the record of a session that was taken over, until that begins
 //	PUT  /replica/sessions           keeps records, see keeping
 //	POST /replica/sessions/claims    compares which sessions both have, see claims
 //	GET  /replica/sessions/ID        204 if the session is there, else 404; or a whereabouts if that is accepted
