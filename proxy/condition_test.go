@@ -54,7 +54,7 @@ func TestEndedServersAreGone(t *testing.T) {
 			client.hears(`"id":` + string(rune('1'+i)))
 		}
 		if n := servers("closed") + servers("none"); n > 0 {
-			t.Fatalf("%d servers are there that never came up", n)
+			t.Fatalf("%d servers are there that never came up: %+v", n, p.Snapshot().Upstreams)
 		}
 		client.leave()
 	}
