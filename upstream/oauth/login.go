@@ -310,8 +310,8 @@ func (l *Login) ask(ctx context.Context, a attempt) (again bool, err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// If nobody is asked any more, another token is that of the login, which has not seen that it was missed. While
-	// somebody is, it is a refreshed one.
+	// Another token comes from the login if that has ended, and had not been missed by then. While the login goes on,
+	// another token is a refreshed one, which the server may refuse, too.
 	if !l.asking && l.token != nil && l.token.Access != a.used {
 		return true, nil
 	}
