@@ -34,7 +34,7 @@ func TestCacheDirThatCannotBeUsed(t *testing.T) {
 }
 
 // A call needs no list of a remote server's tools for the headers that repeat its arguments, if the
-// file has one. If not, one is made for it.
+// file has one. If not, or if the one there is of the future, since the clock was wrong, one is made for it.
 func TestHeadersFromTheCacheDir(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -51,7 +51,10 @@ func TestHeadersFromTheCacheDir(t *testing.T) {
 	far := config.Upstream{Name: "far", Remote: config.Remote{URL: server.URL}}
 	near := config.Upstream{Name: "near", Remote: config.Remote{URL: server.URL + "/near"}}
 	dir := t.TempDir()
-	for run, listed := range []bool{true, false} {
+	for run, listed := range []bool{true, false, true} {
+		if run == 2 {
+			postdate(t, filepath.Join(dir, "catalog.json"))
+		}
 		mu.Lock()
 		seen = nil
 		mu.Unlock()
@@ -68,5 +71,21 @@ func TestHeadersFromTheCacheDir(t *testing.T) {
 			t.Errorf("run %d: the server got %s", run, all)
 		}
 		p.Close()
+	}
+}
+
+// postdate changes the times of a catalog file to those of another century.
+func postdate(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := strings.ReplaceAll(string(text), `"asked": "20`, `"asked": "21`)
+	if later == string(text) {
+		t.Fatal("the file has no times")
+	}
+	if err := os.WriteFile(file, []byte(later), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -162,7 +162,8 @@ type contents struct {
 	Entries []record `json:"entries"`
 }
 
-// load returns the records of the file. An unusable file has none.
+// load returns the records of the file. An unusable file has none. One of the future, from when the clock was wrong,
+// would never be old.
 func (s *Store) load(log *slog.Logger) []record {
 	if s.dir == "" {
 		return nil
@@ -185,9 +186,10 @@ func (s *Store) load(log *slog.Logger) []record {
 		log.Debug("catalog file ignored", "err", secretfile.WithoutPath(err))
 		return nil
 	}
-	usable := c.Entries[:0]
+	now, usable := time.Now(), c.Entries[:0]
 	for _, r := range c.Entries {
-		if n, err := hex.Decode(r.Caps[:], []byte(r.CapsText)[:min(len(r.CapsText), 2*len(r.Caps))]); err == nil && n == len(r.Caps) {
+		n, err := hex.Decode(r.Caps[:], []byte(r.CapsText)[:min(len(r.CapsText), 2*len(r.Caps))])
+		if err == nil && n == len(r.Caps) && !r.Asked.After(now) {
 			usable = append(usable, r)
 		}
 	}

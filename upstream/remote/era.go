@@ -62,7 +62,8 @@ func verdict(reply *jsonrpc.Message) (modern bool, err error) {
 func (t *transport) doubt() bool {
 	last := t.doubted.Load()
 	now := time.Now().UnixNano()
-	return (last == 0 || now-last >= int64(doubtPause)) && t.doubted.CompareAndSwap(last, now)
+	ago := time.Duration(now - last) // negative: the clock was set back
+	return (last == 0 || ago < 0 || ago >= doubtPause) && t.doubted.CompareAndSwap(last, now)
 }
 
 // isDoubtful reports whether a request was refused as no server of the modern era refuses

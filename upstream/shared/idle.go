@@ -60,7 +60,7 @@ func (s *sharedSession) idleLocked() {
 	case calls > 0: // those that members have left
 		left = s.up.Idle
 	default:
-		left = s.up.Idle - time.Since(time.Unix(0, s.used.Load()))
+		left = min(s.up.Idle-time.Since(time.Unix(0, s.used.Load())), s.up.Idle) // the clock may have been set back
 	}
 	s.stopIdleLocked()
 	s.idle = s.timers.After(left, s.idled)

@@ -31,8 +31,8 @@ const (
 	partFor = 5 * time.Second
 )
 
-// A minute is a ring of parts, the newest of which is not over. The first answer in a new part clears the oldest one. An
-// answer at the same moment may be lost.
+// A minute is a ring of parts, the newest of which is not over. The first answer in a new part clears the one in its
+// place: the oldest, or one of the future if the clock was set back. An answer at the same moment may be lost.
 type minute struct {
 	parts [parts]part
 	mu    sync.Mutex // held to clear a part
@@ -77,13 +77,13 @@ func (m *minute) add(end *observe.End) {
 	p.took[classOf(end.Took)].Add(1)
 }
 
-// at returns the part with that number, and clears an older one in its place.
+// at returns the part with that number, and clears another one in its place.
 func (m *minute) at(number int64) *part {
 	p := &m.parts[number%parts]
-	if p.number.Load() < number {
+	if p.number.Load() != number {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if p.number.Load() < number {
+		if p.number.Load() != number {
 			p.clear()
 			p.number.Store(number)
 		}
@@ -104,7 +104,7 @@ func (m *minute) fill(now time.Time, t *observe.Traffic) {
 	t.Requests, t.Errors = 0, 0
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.number.Load() <= newest-parts {
+		if n := p.number.Load(); n <= newest-parts || n > newest {
 			continue
 		}
 		t.Errors += int(p.errors.Load())

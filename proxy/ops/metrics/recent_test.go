@@ -37,7 +37,8 @@ func TestRecent(t *testing.T) {
 		ended(observe.Call{Upstream: "files", Method: mcp.MethodListen}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.OK})
 		ended(observe.Call{Upstream: "docs"}, observe.End{At: time.Now(), Took: time.Hour, Outcome: observe.Failed})
 
-		ended(files, observe.End{Took: time.Hour, Outcome: observe.OK}) // nobody knows when
+		ended(files, observe.End{Took: time.Hour, Outcome: observe.OK})                                                 // nobody knows when
+		ended(files, observe.End{At: time.Now().Add(time.Hour + 20*time.Second), Took: time.Hour, Outcome: observe.OK}) // before the clock was set back
 
 		got := recently(r)
 		if got.Requests != 100 || got.Errors != 1 {
