@@ -123,6 +123,13 @@ func parseRecord(text []byte) (*record, error) {
 		return nil, errors.New("is damaged: delete it, and log in again")
 	}
 	r.saved = r.Changed
+	now := time.Now() // a clock that was wrong makes nothing recent until it is that time
+	if r.Failed != nil && r.Failed.At.After(now) {
+		r.Failed = nil
+	}
+	if r.Token != nil && r.Token.Granted.After(now) {
+		r.Token.Granted = time.Time{}
+	}
 	return &r, nil
 }
 

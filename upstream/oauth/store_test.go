@@ -1,10 +1,12 @@
 package oauth
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -51,6 +53,32 @@ func TestRecordOfALaterVersion(t *testing.T) {
 	if err != nil || r.Issuer != "i" || r.Token.Access != "x" {
 		t.Errorf("got %+v, %v", r, err)
 	}
+}
+
+// A login made while the clock was wrong is not a recent one until the clock says so.
+func TestRecordOfTheFuture(t *testing.T) {
+	s, p := oauthtest.New(t, oauthtest.Variations{Refresh: "none"}), newPerson(t)
+	postdate := func(member string) {
+		t.Helper()
+		l := p.login(s, nil)
+		path := l.config.Store.place(l.key)
+		text, err := os.ReadFile(path)
+		later := regexp.MustCompile(`("`+member+`": ?"20)..`).ReplaceAll(text, []byte("${1}99"))
+		if err != nil || bytes.Equal(later, text) {
+			t.Fatalf("no %s in %s, %v", member, text, err)
+		}
+		if err := os.WriteFile(path, later, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.ok(p.login(s, nil), listTools)
+	postdate("granted")
+	s.Revoke(true)
+	s.Vary(func(v *oauthtest.Variations) { v.Deny = true })
+	p.fails(p.login(s, nil), listTools, "access_denied")
+	postdate("at")
+	s.Vary(func(v *oauthtest.Variations) { v.Deny = false })
+	p.ok(p.login(s, nil), listTools)
 }
 
 func TestRecordOfOthers(t *testing.T) {
