@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	// maxRetries bounds how often a call is sent again with input.
+	// maxRetries bounds how often a call is sent again, with input or without.
 	maxRetries = 8
 
-	// maxEmpty is how many consecutive results may ask for nothing but another attempt, as
-	// a server does that sheds load. The call then fails. firstPause is the pause before the
-	// first attempt; it doubles each time.
-	maxEmpty   = 3
+	// firstPause is the pause before a call is sent again whose result asks for nothing else, as
+	// that of a server does that sheds load, or that waits for what a user does in a browser. It
+	// doubles with each such result in a row, so that all retries of a call take a minute.
 	firstPause = 250 * time.Millisecond
 
 	// maxAsked bounds the questions of one result, and maxOpenQuestions the open questions to
@@ -137,6 +136,8 @@ func (l *legacy) refusalLocked(c *legacyCall, state json.RawMessage, asks []inpu
 	}
 	open, _ := l.client.Open()
 	switch {
+	case c.rounds >= maxRetries && len(asks) == 0:
+		return failBusy
 	case c.rounds >= maxRetries:
 		return failRounds
 	case len(asks) > maxAsked, len(state) > maxState, open+len(asks) > maxOpenQuestions:
@@ -160,15 +161,12 @@ func (l *legacy) inputFailedLocked(c *legacyCall, reason string) {
 
 // pauseLocked sends a call again after a pause, whose upstream asked for nothing else.
 func (l *legacy) pauseLocked(c *legacyCall, state json.RawMessage) {
-	if c.empty++; c.empty >= maxEmpty {
-		l.inputFailedLocked(c, failBusy)
-		return
-	}
-	c.pause = l.afterLocked(firstPause<<(c.empty-1), func() {
+	c.pause = l.afterLocked(firstPause<<c.empty, func() {
 		if c.Open() {
 			l.retryLocked(c, nil, state)
 		}
 	})
+	c.empty++
 }
 
 // askClientLocked sends all questions of a result to the client, unchanged except that elicitations by URL get an
