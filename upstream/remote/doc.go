@@ -47,8 +47,8 @@
 //     exactly if no connection was made that could have carried the call.
 //
 // If initialize gets no answer, the session ends: Recv returns the
-// [*jsonrpc.ClosedError]. The session also ends with the stream of HTTP+SSE. After 400,
-// 404 or 405 to initialize, the session falls back to HTTP+SSE.
+// [*jsonrpc.ClosedError]. The session also ends with the stream of HTTP+SSE, and with a 404
+// to a call there. After 400, 404 or 405 to initialize, the session falls back to HTTP+SSE.
 //
 // # The modern era
 //

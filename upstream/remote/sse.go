@@ -77,7 +77,8 @@ func endpointURL(server, endpoint string) string {
 	return u.String()
 }
 
-// runSSE posts a call, and waits for its reply on the session's stream.
+// runSSE posts a call, and waits for its reply on the session's stream. A server that does not know the endpoint any
+// more has forgotten the session, which then ends, though its stream is open: the next call begins another one.
 func (s *serverSession) runSSE(c *httpCall) {
 	f := s.t.deliver(c.ctx, s.endpoints.current(), c.m, nil, c.reach)
 	switch {
@@ -89,6 +90,8 @@ func (s *serverSession) runSSE(c *httpCall) {
 		}
 	case c.m.Method == mcp.MethodInitialize:
 		s.failed(f)
+	case f.status == http.StatusNotFound:
+		s.failed(&failure{cause: f.cause, err: errSessionLost})
 	default:
 		s.failCall(c, f)
 	}

@@ -42,8 +42,8 @@ func newOldFake(t *testing.T) (f *fake, out chan string) {
 				out <- sseResult(m, initResult)
 			} else if m.IsRequest() && m.Method == "ping" {
 				out <- sseResult(m, `{}`)
-			} else if m.Method == "lost" {
-				w.WriteHeader(404)
+			} else if status := map[string]int{"refused": 500, "lost": 404}[m.Method]; status != 0 {
+				w.WriteHeader(status)
 				return true
 			}
 			w.WriteHeader(http.StatusAccepted)
@@ -67,8 +67,8 @@ func TestLegacy(t *testing.T) {
 			if m := c.recv(); m.Method != "roots/list" || !m.Related.IsZero() {
 				t.Errorf("got %s", m.Append(nil))
 			}
-			c.request(2, "lost", "")
-			wantError(t, c.recv(), 2, closed, "HTTP 404", jsonrpc.InFlight)
+			c.request(2, "refused", "")
+			wantError(t, c.recv(), 2, closed, "HTTP 500", jsonrpc.InFlight)
 			c.request(3, "hangs", "")
 			f.await("hangs", 1)
 			c.cancel(3)
@@ -104,6 +104,24 @@ func TestLegacyStreamIsTheSession(t *testing.T) {
 	if slices.Contains(f.all(), "DELETE ") {
 		t.Error("there was a DELETE")
 	}
+}
+
+// TestD34_LegacyForgotten has a server that does not know the session any more, and leaves its stream open.
+func TestD34_LegacyForgotten(t *testing.T) {
+	f, _ := newOldFake(t)
+	s, _ := server(t, f.URL)
+	c := shaken(t, s)
+	c.request(1, "hangs", "")
+	f.await("hangs", 1)
+	c.request(2, "lost", "")
+	if end := c.end(); end.Cause.String() != "HTTP 404" || !end.Delivered {
+		t.Errorf("the end is %+v", end)
+	}
+	c.close()
+	f.await("left", 1)
+	again := shaken(t, s)
+	again.request(1, "ping", "")
+	wantResult(t, again.recv(), 1, `{}`)
 }
 
 func TestLegacyEndpointElsewhere(t *testing.T) {
