@@ -24,23 +24,23 @@ func newLogger(out *output, format, level string) (*slog.Logger, error) {
 	case terminal && (format == "text" || format == "auto"):
 		return slog.New(&consoleHandler{console: newConsole(out), level: l}), nil
 	case format == "text":
-		return newCounted(tint.NewTextHandler(out, &tint.Options{Level: l, NoColor: true, ReplaceAttr: readable})), nil
+		return newCounted(out, tint.NewTextHandler(out, &tint.Options{Level: l, NoColor: true, ReplaceAttr: readable})), nil
 	case format == "json", format == "auto":
-		return newCounted(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
+		return newCounted(out, slog.NewJSONHandler(out, &slog.HandlerOptions{Level: l, ReplaceAttr: readable})), nil
 	}
 	return nil, fmt.Errorf("--log-format %q: use text, json or auto", format)
 }
 
-// A countedHandler counts the records that could not be written, because nobody read them or the disk was full, and
-// logs their number before the next one.
+// A countedHandler logs before the next record how many could not be written, because nobody read them or the disk
+// was full.
 type countedHandler struct {
 	slog.Handler
-	base    slog.Handler // without attributes
-	dropped *atomic.Int64
+	base    slog.Handler  // without attributes
+	dropped *atomic.Int64 // of the output
 }
 
-func newCounted(h slog.Handler) *slog.Logger {
-	return slog.New(&countedHandler{h, h, new(atomic.Int64)})
+func newCounted(out *output, h slog.Handler) *slog.Logger {
+	return slog.New(&countedHandler{h, h, &out.dropped})
 }
 
 // Handle implements [slog.Handler].
@@ -49,14 +49,10 @@ func (h *countedHandler) Handle(ctx context.Context, r slog.Record) error {
 		gap := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped: nobody read them, or there was no room for them", 0)
 		gap.Add("dropped", n)
 		if h.base.Handle(ctx, gap) != nil {
-			h.dropped.Add(n)
+			h.dropped.Add(n - 1) // gap itself was counted
 		}
 	}
-	err := h.Handler.Handle(ctx, r)
-	if err != nil {
-		h.dropped.Add(1)
-	}
-	return err
+	return h.Handler.Handle(ctx, r)
 }
 
 // WithAttrs implements [slog.Handler].

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -22,7 +23,8 @@ import (
 // and a terminal would obey control characters in them. So an output escapes these as JSON does
 // (\u001b), also if it is no terminal itself: a pipe may lead to one, as with ssh or kubectl.
 type output struct {
-	file *os.File
+	file    *os.File
+	dropped atomic.Int64 // writes that failed; the log takes it
 
 	mu     sync.Mutex    // held while something is written; guards the rest
 	held   []byte        // the end of the last write if it was \r or a part of a character
@@ -62,9 +64,7 @@ func (o *output) putLocked(text []byte) error {
 		select {
 		case err := <-o.stuck:
 			o.stuck = nil
-			if err != nil {
-				return err
-			}
+			o.noteLocked(err)
 		default:
 			return errUnread
 		}
@@ -118,10 +118,18 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 	o.held = held
 	if err := o.putLocked(safe); err != nil {
-		o.failed = cmp.Or(o.failed, err)
+		o.noteLocked(err)
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// noteLocked notes the result of a write, which for one that was stuck comes only later.
+func (o *output) noteLocked(err error) {
+	if err != nil {
+		o.failed = cmp.Or(o.failed, err)
+		o.dropped.Add(1)
+	}
 }
 
 // printed returns a runError if something could not be written, as to a full disk.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -133,6 +134,61 @@ func TestLogOnAFullDisk(t *testing.T) {
 	}
 	want := []string{"whole 0", "no JSON 0", "log lines dropped: nobody read them, or there was no room for them 2", "whole again 0"}
 	if !slices.Equal(got, want) {
+		t.Errorf("the log has %q, want %q", got, want)
+	}
+}
+
+// TestStuckLineFails has a reader of the log that leaves without having read a line that waits for it, and another
+// reader behind it.
+func TestStuckLineFails(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "log")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opened := func(how int) *os.File {
+		file, err := os.OpenFile(path, how|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { file.Close() })
+		return file
+	}
+	reader := opened(os.O_RDONLY)
+	out := &output{file: opened(os.O_WRONLY)}
+	out.serves()
+	log, err := newLogger(out, "json", "info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("stuck", "text", strings.Repeat("x", 4<<20))
+	log.Info("unread")
+	reader.Close()
+	err = <-out.stuck
+	if !errors.Is(err, syscall.EPIPE) {
+		t.Fatalf("the line that was stuck has failed with %v", err)
+	}
+	out.stuck <- err
+	again, read := opened(os.O_RDONLY), make(chan []byte)
+	go func() {
+		text, _ := io.ReadAll(again)
+		read <- text
+	}()
+	log.Info("after")
+	log.Info("last")
+	out.file.Close()
+	var got []string
+	for line := range strings.Lines(string(<-read)) {
+		var record struct {
+			Message string `json:"msg"`
+			Dropped int
+		}
+		if json.Unmarshal([]byte(line), &record) == nil { // not the part of the line that was stuck
+			got = append(got, fmt.Sprint(record.Message, " ", record.Dropped))
+		}
+	}
+	const dropped = "log lines dropped: nobody read them, or there was no room for them 1"
+	if want := []string{dropped, "after 0", dropped, "last 0"}; !slices.Equal(got, want) {
 		t.Errorf("the log has %q, want %q", got, want)
 	}
 }
