@@ -21,7 +21,7 @@ import (
 type server struct {
 	name   string
 	idle   atomic.Bool
-	slow   bool   // Listen returns a second after it was cancelled
+	slow   bool   // Listen returns a second after it was cancelled, with an answer that has come meanwhile
 	logged func() // called for what is logged, as the end of a listen is; may be nil
 	done   <-chan struct{}
 	hangUp context.CancelFunc
@@ -67,7 +67,12 @@ func (s *server) Listen(ctx context.Context, params json.RawMessage, receive fun
 		if s.slow {
 			time.Sleep(time.Second)
 		}
-		return nil, ctx.Err()
+		select {
+		case answer := <-l.answer:
+			return answer, nil
+		default:
+			return nil, ctx.Err()
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ func (part *part) run(ctx context.Context) {
 		answer, err := part.at.Listen(listening, params, part.receive)
 		stop()
 		dozes := part.listens(nil)
-		if err != nil && dozes && ctx.Err() == nil {
+		if dozes && ctx.Err() == nil { // also if the upstream has ended it at that moment: Verify finds what was missed
 			continue
 		}
 		if err != nil {

@@ -292,6 +292,31 @@ func TestDoze(t *testing.T) {
 	})
 }
 
+// An upstream that ends a listen by itself while that is ended for its rest is listened to again as after the rest: it
+// may be in use after all.
+func TestEndedWhileItDozes(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.a.slow = true
+		w.begin(lists, w.a)
+		a := w.a.listening(t, 1)
+		a.acknowledge("")
+		w.client.want(t, acked+lists+"}")
+		if !w.subs.Doze(w.a) {
+			t.Fatal("it does not listen")
+		}
+		a.refuse(-32603)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		w.subs.WakeDozing(w.a)
+		w.a.listening(t, 2).acknowledge("")
+		time.Sleep(time.Minute)
+		w.client.want(t)
+		if n := len(w.client.verified); n != 1 {
+			t.Errorf("verified %d times, want 1", n)
+		}
+	})
+}
+
 // The acknowledgment waits no longer for an upstream whose listen has failed, or whose start for it.
 func TestAcknowledgedAfterFailure(t *testing.T) {
 	for _, starts := range []bool{false, true} {
