@@ -66,12 +66,15 @@ func (f *lookups) find(ctx context.Context, id string, l *relay) (via http.Round
 	return nil, Nowhere
 }
 
-// keeperOf returns where a session goes on that nobody has: where its newest record is kept, if the replica
-// that had it is dead. That may be here: then it goes on from now on.
+// keeperOf returns where a session goes on that no other replica has: where its newest record is kept, if the
+// replica that had it is dead. That may be here: then it goes on from now on.
 func (l *relay) keeperOf(id string, a heard) (via http.RoundTripper, at Where) {
 	known, here := l.directory.whereabouts(id)
 	if here { // another request has done that meanwhile
 		return nil, Here
+	}
+	if via, at := l.at(known.At); at != Gone { // it has come here and moved on while the others were asked
+		return via, at
 	}
 	mine := known.Kept
 	if mine != nil && l.found.heardLately(mine.Owner) {

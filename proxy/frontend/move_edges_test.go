@@ -49,6 +49,51 @@ func TestMovedTwiceWhileFirstDrains(t *testing.T) {
 	}
 }
 
+// A session comes to a replica and moves on, while that asks the others for it.
+func TestMovedOnWhileAskedFor(t *testing.T) {
+	answered := make(chan struct{}) // b has, when it did not have the session yet
+	var f fleet
+	f = newFleet(t, "a b c d", nil, func(name string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asks := r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, replicaPath+"/")
+			if asks && name == "c" {
+				conntest.Await(t, "answer of b", answered)
+				f["c"].leaves(t)
+				f["a"].leaves(t)
+			}
+			h.ServeHTTP(w, r)
+			if asks && name == "b" {
+				close(answered)
+			}
+		})
+	})
+	a, b, c, d := f["a"], f["b"], f["c"], f["d"]
+	client, old := d.connectManual("2025-06-18")
+	d.sees("a", Away)
+	d.sees("b", Away)
+	c.sees("b", Away)
+	a.sees("c", There)
+	d.leaves(t)
+	wantRecvEnds(t, old, errMoved)
+	for _, r := range []*replica{a, b, c} {
+		r.sees("d", Gone)
+	}
+	b.ready, a.ready = "b", "b"
+	next := client.through(a)
+	resp := next.send(next.request("POST", fmt.Sprintf(call, 2)))
+	select {
+	case conn := <-b.conns:
+		m := conntest.Recv(t, conn)
+		conn.Send(initializeResult(m))
+		conntest.Recv(t, conn)
+		conn.Send(result(2))
+		wantStatus(t, conntest.Await(t, "response", resp), 200)
+	case r := <-resp:
+		body, _ := io.ReadAll(r.Body)
+		t.Fatalf("%d %s, want that of b", r.StatusCode, body)
+	}
+}
+
 // The other replica accepts connections and does not answer.
 func TestMoveEndsInTime(t *testing.T) {
 	over := make(chan struct{})
