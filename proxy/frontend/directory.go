@@ -97,10 +97,10 @@ func (d *directory) retake(r *record, text []byte) {
 }
 
 // retakeLocked replaces the record of a session that has moved here, unless the session has begun or moves on, and
-// reports whether it did.
+// reports whether it did. One that was sent before is read late, and replaces none.
 func (d *directory) retakeLocked(r *record, text []byte) bool {
 	m := d.moved.byID[r.ID]
-	if m == nil || m.frozen != nil || m.Of != r.Of || m.Moves != r.Moves || !d.moved.hasRoom(text) {
+	if m == nil || m.frozen != nil || m.Of != r.Of || m.Moves != r.Moves || m.Seq > r.Seq || !d.moved.hasRoom(text) {
 		return false
 	}
 	d.moved.drop(m)

@@ -1,11 +1,13 @@
 package frontend
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -323,6 +325,52 @@ func TestMovedMeanwhile(t *testing.T) {
 	}
 	wantRecvEnds(t, old, errMoved)
 	b.sees("a", Gone)
+	stream := newEvents(t, client.through(b).get())
+	b.resumes(t, false)
+	stream.one()
+	for _, want := range []string{"notifications/one", "notifications/tools/list_changed"} {
+		if m := stream.one().message(t); m.Method != want {
+			t.Errorf("got %s, want %s", m.Append(nil), want)
+		}
+	}
+	b.HTTP.Close()
+	stream.end()
+}
+
+// TestMovedFirstRecordReadLate: a record whose connection has broken may be read when that which was sent in its place,
+// and what the server has said since, was taken long ago.
+func TestMovedFirstRecordReadLate(t *testing.T) {
+	var old jsonrpc.Conn
+	var late *http.Request
+	records := 0
+	f := newFleet(t, "a b", nil, func(_ string, h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			isRecord := r.URL.Path == replicaPath && r.Method == http.MethodPost
+			if isRecord {
+				records++
+			}
+			if isRecord && records == 1 {
+				text, _ := io.ReadAll(r.Body)
+				late = r.Clone(context.WithoutCancel(r.Context()))
+				late.Body = io.NopCloser(bytes.NewReader(text))
+				panic(http.ErrAbortHandler)
+			}
+			h.ServeHTTP(w, r)
+			if isRecord {
+				old.Send(note("notifications/tools/list_changed"))
+			}
+		})
+	})
+	a, b := f["a"], f["b"]
+	client, conn := a.connectManual("2025-11-25")
+	old = conn
+	old.Send(note("notifications/one"))
+	if n := a.leaves(t); n != 1 || records != 2 {
+		t.Errorf("%d sessions moved with %d records, want 1 with 2", n, records)
+	}
+	wantRecvEnds(t, old, errMoved)
+	b.sees("a", Gone)
+	b.HTTP.ServeHTTP(httptest.NewRecorder(), late)
 	stream := newEvents(t, client.through(b).get())
 	b.resumes(t, false)
 	stream.one()

@@ -19,7 +19,7 @@ type record struct {
 	Version  int              `json:"v"`
 	ID       string           `json:"id"`
 	Of       string           `json:"of,omitempty"`  // instance of the replica that has written it
-	Seq      int64            `json:"seq,omitempty"` // of a record that is kept: orders those of one replica
+	Seq      int64            `json:"seq,omitempty"` // orders the records that a replica sends of it to be kept, or to be moved
 	Kind     identity.Kind    `json:"kind"`          // the principal
 	Issuer   string           `json:"issuer,omitempty"`
 	Name     string           `json:"name,omitempty"`
@@ -181,7 +181,8 @@ func (s *httpSession) movableLocked() bool {
 // movingLocked returns the record of s, which is frozen, for the replica that it moves to.
 func (s *httpSession) movingLocked(of, digest string) *record {
 	r := s.recordLocked(of, digest)
-	r.Moves++
+	s.records++
+	r.Moves, r.Seq = r.Moves+1, s.records
 	r.Last, r.Streams = s.out.last, s.out.record()
 	return r
 }

@@ -51,6 +51,7 @@ type httpSession struct {
 	changes  *changes      // of its record, too; nil: none is kept; static
 	said     *saidOnce     // nil likewise
 	moves    int64         // how often the session has moved
+	records  int64         // made for the replica that it moves to
 	resumed  string        // "moved" or "adopted", if it was; static once Serve runs
 	gets     int           // GETs being served
 	resuming *resumption   // nil unless it has just moved here
