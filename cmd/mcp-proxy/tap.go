@@ -142,7 +142,11 @@ func (c *adminClient) stream(ctx context.Context, path string) (*http.Response, 
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	plain, _, _ := bytes.Cut([]byte(path), []byte("?"))
-	return nil, &runError{c.refused(string(plain), resp.StatusCode, string(text))}
+	err = c.refused(string(plain), resp.StatusCode, string(text))
+	if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusBadRequest { // bad usage: a glob is wrong
+		return nil, err
+	}
+	return nil, &runError{err}
 }
 
 // lastWords bounds how long the process may take to send the rest of a recording after Ctrl-C.

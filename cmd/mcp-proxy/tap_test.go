@@ -140,8 +140,8 @@ func TestTapRefused(t *testing.T) {
 	serving(t, env...)
 	onlyOneSocket(t, dir)
 	for args, want := range map[string]int{
-		"--payloads": exitError, "--record=x": exitError, "--tool=[": exitError,
-		"--record=x --tool=a": exitUsage, "--errors=x": exitUsage, "a": exitUsage,
+		"--payloads": exitError, "--record=x": exitError,
+		"--tool=[": exitUsage, "--record=x --tool=a": exitUsage, "--errors=x": exitUsage, "a": exitUsage,
 	} {
 		text, code := command(t, env, append([]string{"tap"}, strings.Fields(args)...)...)
 		if code != want || strings.Count(text, "\n") != 1 {
