@@ -171,6 +171,9 @@ func wrongPath(ctx context.Context, cfg *config.Config, status int) string {
 	if !strings.Contains(at.Path, path) && (status == http.StatusNotFound || path == "/ws" || strings.Trim(at.Path, "/") == "") {
 		hint += "; try " + at.Scheme + "://" + at.Host + path
 	}
+	if status == http.StatusBadRequest && (at.Scheme == "http" || at.Scheme == "ws" && hint == "") { // servers with TLS say that to plain HTTP
+		hint += "; if it expects TLS, " + at.Scheme + "s://" + at.Host + at.Path
+	}
 	return hint
 }
 

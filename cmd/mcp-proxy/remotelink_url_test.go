@@ -4,7 +4,10 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"log"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -82,6 +85,11 @@ upstreams:
   crashes: {command: sh, args: [-c, "exit 3"]}
   closed: {url: "http://127.0.0.1:1/mcp"}
 `)
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	tls := strings.TrimPrefix(secure.URL, "https://")
 	host := strings.TrimPrefix(url, "http://")
 	if _, _, err := net.SplitHostPort(host); err != nil {
 		t.Fatal(err)
@@ -97,6 +105,8 @@ upstreams:
 		{"tools URL/mpc", host + " answered with HTTP 404; try " + url + "/mcp"},
 		{"tools ws://" + host + "/mcp", host + " answered with HTTP 400; try ws://" + host + "/ws"},
 		{"tools URL/mcp/quik", host + " answered with HTTP 404: Invalid request: no such upstream; there are quick, crashes, closed\n"},
+		{"tools http://" + tls + "/mcp", tls + " answered with HTTP 400; if it expects TLS, https://" + tls + "/mcp\n"},
+		{"tools ws://" + tls + "/ws", tls + " answered with HTTP 400; if it expects TLS, wss://" + tls + "/ws\n"},
 		{"tools http://127.0.0.1:1/mcp", "127.0.0.1:1 is unreachable: connection refused"},
 	} {
 		text, code := command(t, nil, strings.Fields(strings.Replace(tt.args, "URL", url, 1))...)

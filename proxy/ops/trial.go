@@ -85,6 +85,7 @@ var causeAdvice = map[jsonrpc.Cause]string{
 	jsonrpc.CauseTLS:           "compare the scheme of its url (http or https), and set tls.ca if a private authority signed its certificate",
 	jsonrpc.CauseBadHeaderFile: "fix the file that headersFrom names; mcp-proxy check finds the same",
 	jsonrpc.CauseNoToken:       "fix auth: its authorization server says why in the log",
+	jsonrpc.HTTPCause(400):     "compare the scheme of its url (http or https) and the path; its own log says why",
 	jsonrpc.HTTPCause(401):     giveCredential,
 	jsonrpc.HTTPCause(403):     "its log says why: it may not allow the Host of its url (allowedHosts of another mcp-proxy), or want other credentials (headersFrom or auth)",
 	jsonrpc.HTTPCause(404):     comparePath,
