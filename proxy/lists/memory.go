@@ -17,7 +17,8 @@ type Memory struct {
 	recent recent                     // of tables of the modern era
 	said   map[string]json.RawMessage // last descriptions of upstreams, in the legacy era
 	late   map[lateKey]bool
-	warned map[string]bool // of what a warning was given
+	absent map[string]string // why upstreams were last missing in a list, since any session's last start of them
+	warned map[string]bool   // of what a warning was given
 }
 
 // A tableKey names what upstreams list to clients with the same capabilities.
@@ -91,6 +92,24 @@ func (m *Memory) NoteInTime(upstream, method string) {
 	delete(m.late, lateKey{upstream, method})
 }
 
+// noteMissing notes that an upstream is missing in a list, and reports whether that reason is new.
+func (m *Memory) noteMissing(upstream, why string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.absent[upstream] == why {
+		return false
+	}
+	put(&m.absent, upstream, why)
+	return true
+}
+
+// noteThere notes that an upstream has started.
+func (m *Memory) noteThere(upstream string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.absent, upstream)
+}
+
 // Forgive gives upstreams another chance to be in time: they may be something else now.
 func (m *Memory) Forgive(upstreams []string) {
 	m.mu.Lock()
@@ -106,6 +125,7 @@ func (m *Memory) Retain(upstreams map[string]bool, others bool) {
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.tables, func(k tableKey, _ *catalog.Table) bool { return !upstreams[k.upstream] })
 	maps.DeleteFunc(m.said, func(upstream string, _ json.RawMessage) bool { return !upstreams[upstream] })
+	maps.DeleteFunc(m.absent, func(upstream, _ string) bool { return !upstreams[upstream] })
 	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool {
 		return !upstreams[k.upstream] && !(others && k.upstream == "")
 	})

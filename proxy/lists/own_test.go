@@ -1,8 +1,11 @@
 package lists
 
 import (
+	"log/slog"
+	"strings"
 	"testing"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
@@ -76,5 +79,38 @@ func TestRecent(t *testing.T) {
 	}
 	if forgotten, full := r.add(catalog.Digest{99}); !full || forgotten != (catalog.Digest{1}) || len(r) != maxCaps {
 		t.Error("forgotten:", forgotten[0], full, len(r))
+	}
+}
+
+// Many sessions that lack an upstream in a list are one warning, for each reason and each start.
+func TestOneWarningForWhatIsMissing(t *testing.T) {
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	m := new(Memory)
+	session := func() *Upstream {
+		s := new(Session)
+		s.Begin(Options{Memory: m, Context: t.Context()})
+		return s.New(Config{Name: "a", Era: mcp.Legacy, Log: log}, nil)
+	}
+	lost := func(event string) *Failure {
+		return FailureOf(session().lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: event}))
+	}
+	late := func() *Failure { return FailureOf(jsonrpc.TimedOut("a")) }
+	for step, want := range []struct {
+		f        *Failure
+		warnings int
+	}{{lost("first"), 1}, {lost("second"), 2}, {late(), 3}, {late(), 3}} {
+		for range 5 {
+			session().LeftOut("tools/list", want.f)
+			session().LeftOut("prompts/list", want.f)
+		}
+		if n := strings.Count(text.String(), "\n"); n != want.warnings {
+			t.Errorf("step %d: %d warnings, want %d: %s", step, n, want.warnings, text.String())
+		}
+	}
+	session().Started()
+	session().LeftOut("tools/list", late())
+	if n := strings.Count(text.String(), "\n"); n != 4 {
+		t.Errorf("after another start: %s", text.String())
 	}
 }

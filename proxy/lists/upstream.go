@@ -1,6 +1,7 @@
 package lists
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,9 +59,8 @@ type Upstream struct {
 	of     *Session
 	server Server
 
-	said          atomic.Pointer[Description] // its last description of itself in this session; see Says
-	found         atomic.Pointer[foundEntry]  // of the catalog
-	missingLogged atomic.Bool                 // since its last start, that it is missing in a list
+	said  atomic.Pointer[Description] // its last description of itself in this session; see Says
+	found atomic.Pointer[foundEntry]  // of the catalog
 
 	shown shownLists // guarded by changes.mu
 
@@ -323,17 +323,15 @@ type Failure struct {
 	Wire        json.RawMessage
 	Unsupported bool   // the upstream has no such list, whatever it declared
 	cause       string // for the log
+	event       string // that the log has already told; "" for none
 	late        bool   // it was not waited for any longer
 	skipped     bool   // or not at all
 }
 
 // FailureOf returns our failure with an error.
 func FailureOf(err *jsonrpc.Error) *Failure {
-	cause := err.Message
-	if data, ok := err.Data.(jsonrpc.ErrorData); ok && !data.Cause.IsZero() {
-		cause = data.Cause.String()
-	}
-	return &Failure{Wire: err.Raw(), cause: cause}
+	data, _ := err.Data.(jsonrpc.ErrorData)
+	return &Failure{Wire: err.Raw(), cause: cmp.Or(data.Cause.String(), err.Message), event: data.Event}
 }
 
 // lost returns the error of what was not asked because of the end of the stream.
@@ -341,11 +339,12 @@ func (u *Upstream) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
 	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.Name)
 }
 
-// LeftOut logs that the upstream has no part in the answer to method.
+// LeftOut logs that the upstream has no part in the answer to method, with a warning for the first session whose list
+// lacks it for that reason.
 func (u *Upstream) LeftOut(method string, f *Failure) {
-	level := slog.LevelWarn // once for each start
-	if u.missingLogged.Swap(true) {
-		level = slog.LevelDebug
+	level := slog.LevelDebug
+	if u.of.Memory.noteMissing(u.Name, cmp.Or(f.event, f.cause)) {
+		level = slog.LevelWarn
 	}
 	u.Log.Log(u.of.Context, level, "upstream left out of a merged list", "method", method, "cause", f.cause)
 }
@@ -364,4 +363,4 @@ func (u *Upstream) lateFailure() *Failure {
 }
 
 // Started notes that the upstream has a new stream, which is ready.
-func (u *Upstream) Started() { u.missingLogged.Store(false) }
+func (u *Upstream) Started() { u.of.Memory.noteThere(u.Name) }
