@@ -96,7 +96,7 @@ func (m *Memory) NoteInTime(upstream, method string) {
 func (m *Memory) noteMissing(upstream, why string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.absent[upstream] == why {
+	if last, missing := m.absent[upstream]; missing && last == why {
 		return false
 	}
 	put(&m.absent, upstream, why)

@@ -108,9 +108,13 @@ func TestOneWarningForWhatIsMissing(t *testing.T) {
 			t.Errorf("step %d: %d warnings, want %d: %s", step, n, want.warnings, text.String())
 		}
 	}
-	session().Started()
-	session().LeftOut("tools/list", late())
-	if n := strings.Count(text.String(), "\n"); n != 4 {
+	u, other := session(), session()
+	u.Started()
+	for range 3 { // two processes that have crashed, and start again later
+		u.LeftOut("tools/list", lost("third"))
+		other.LeftOut("tools/list", lost("fourth"))
+	}
+	if n := strings.Count(text.String(), "\n"); n != 5 {
 		t.Errorf("after another start: %s", text.String())
 	}
 }

@@ -59,8 +59,9 @@ type Upstream struct {
 	of     *Session
 	server Server
 
-	said  atomic.Pointer[Description] // its last description of itself in this session; see Says
-	found atomic.Pointer[foundEntry]  // of the catalog
+	said          atomic.Pointer[Description] // its last description of itself in this session; see Says
+	found         atomic.Pointer[foundEntry]  // of the catalog
+	missingLogged atomic.Bool                 // since its last start here, that it is missing in a list
 
 	shown shownLists // guarded by changes.mu
 
@@ -323,7 +324,7 @@ type Failure struct {
 	Wire        json.RawMessage
 	Unsupported bool   // the upstream has no such list, whatever it declared
 	cause       string // for the log
-	event       string // that the log has already told; "" for none
+	event       string // of the end that it comes from; "" for none
 	late        bool   // it was not waited for any longer
 	skipped     bool   // or not at all
 }
@@ -339,11 +340,11 @@ func (u *Upstream) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
 	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.Name)
 }
 
-// LeftOut logs that the upstream has no part in the answer to method, with a warning for the first session whose list
-// lacks it for that reason.
+// LeftOut logs that the upstream has no part in the answer to method, with a warning at most once for each start here,
+// and for the first session that lacks it for that reason.
 func (u *Upstream) LeftOut(method string, f *Failure) {
 	level := slog.LevelDebug
-	if u.of.Memory.noteMissing(u.Name, cmp.Or(f.event, f.cause)) {
+	if !u.missingLogged.Swap(true) && u.of.Memory.noteMissing(u.Name, cmp.Or(f.event, f.cause)) {
 		level = slog.LevelWarn
 	}
 	u.Log.Log(u.of.Context, level, "upstream left out of a merged list", "method", method, "cause", f.cause)
@@ -363,4 +364,7 @@ func (u *Upstream) lateFailure() *Failure {
 }
 
 // Started notes that the upstream has a new stream, which is ready.
-func (u *Upstream) Started() { u.of.Memory.noteThere(u.Name) }
+func (u *Upstream) Started() {
+	u.missingLogged.Store(false)
+	u.of.Memory.noteThere(u.Name)
+}
