@@ -147,6 +147,9 @@ func TestTapRefused(t *testing.T) {
 		if code != want || strings.Count(text, "\n") != 1 {
 			t.Errorf("%s: %d %q", args, code, text)
 		}
+		if args == "--tool=[" && !strings.HasPrefix(text, `mcp-proxy: tool "[": `) {
+			t.Errorf("the filter is not named: %q", text)
+		}
 	}
 	if _, err := os.Stat("x"); err == nil {
 		t.Error("a file was made for nothing")

@@ -30,11 +30,13 @@ type Options struct {
 	Whole bool
 }
 
-// Check returns an error if one of the globs is invalid.
+// Check returns an error if one of the globs is invalid. It names the filter as flags and queries do.
 func (o *Options) Check() error {
-	for _, g := range []string{o.Session, o.Upstream, o.Client, o.Method, o.Tool} {
-		if err := glob.Check(g); err != nil {
-			return fmt.Errorf("%s: %w", strconv.Quote(g), err)
+	for _, f := range []struct{ name, glob string }{
+		{"session", o.Session}, {"upstream", o.Upstream}, {"client", o.Client}, {"method", o.Method}, {"tool", o.Tool},
+	} {
+		if err := glob.Check(f.glob); err != nil {
+			return fmt.Errorf("%s %s: %w", f.name, strconv.Quote(f.glob), err)
 		}
 	}
 	return nil
