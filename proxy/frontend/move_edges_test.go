@@ -36,18 +36,23 @@ func TestMovedTwiceWhileFirstDrains(t *testing.T) {
 		r.sees("b", Gone) // a is still there: it waits for another session
 	}
 	b.cut()
-	next := client.through(d)
-	resp := next.send(next.request("POST", fmt.Sprintf(call, 2)))
+	c.goesOn(t, client.through(d))
+}
+
+// goesOn has r answer the next call of a client whose session has moved there, as one that begins here.
+func (r *replica) goesOn(t *testing.T, c *testClient) {
+	t.Helper()
+	resp := c.send(c.request("POST", fmt.Sprintf(call, 2)))
 	select {
-	case conn := <-c.conns:
+	case conn := <-r.conns:
 		m := conntest.Recv(t, conn)
 		conn.Send(initializeResult(m))
 		conntest.Recv(t, conn)
 		conn.Send(result(2))
 		wantStatus(t, conntest.Await(t, "response", resp), 200)
-	case r := <-resp:
-		body, _ := io.ReadAll(r.Body)
-		t.Fatalf("%d %s, want that of c", r.StatusCode, body)
+	case other := <-resp:
+		body, _ := io.ReadAll(other.Body)
+		t.Fatalf("%d %s, want the answer of the replica that has the session", other.StatusCode, body)
 	}
 }
 
@@ -81,19 +86,7 @@ func TestMovedOnWhileAskedFor(t *testing.T) {
 		r.sees("d", Gone)
 	}
 	b.ready, a.ready = "b", "b"
-	next := client.through(a)
-	resp := next.send(next.request("POST", fmt.Sprintf(call, 2)))
-	select {
-	case conn := <-b.conns:
-		m := conntest.Recv(t, conn)
-		conn.Send(initializeResult(m))
-		conntest.Recv(t, conn)
-		conn.Send(result(2))
-		wantStatus(t, conntest.Await(t, "response", resp), 200)
-	case r := <-resp:
-		body, _ := io.ReadAll(r.Body)
-		t.Fatalf("%d %s, want that of b", r.StatusCode, body)
-	}
+	b.goesOn(t, client.through(a))
 }
 
 // The other replica accepts connections and does not answer.
