@@ -15,10 +15,11 @@ import (
 const (
 	manyWait  = 8
 	fewWait   = 2
-	allBusy   = 0.9  // processors, of one
-	fewBusy   = 1.25 // of all; threads that look for something to do count as busy
-	lookEvery = 20 * time.Millisecond
-	lookFor   = 500 * time.Millisecond // after a cycle of the collector, and after something has waited
+	allBusy   = 0.9      // processors, of one
+	fewBusy   = 1.25     // of all; threads that look for something to do count as busy
+	muchDone  = 32 << 10 // bytes allocated between two looks, as by some hundred calls per second
+	lookEvery = 5 * time.Millisecond
+	lookFor   = time.Second            // after a cycle of the collector, and while something waits or much is done
 	allFor    = 500 * time.Millisecond // after the last reason for all processors
 )
 
@@ -29,23 +30,24 @@ func tuneProcessors() {
 	if os.Getenv("GOMAXPROCS") != "" || os.Getenv("GOGC") == "off" || runtime.GOMAXPROCS(0) == 1 {
 		return
 	}
-	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, waiting: waiting, usesAll: true}
+	p := &processors{one: func() { runtime.GOMAXPROCS(1) }, all: runtime.SetDefaultGOMAXPROCS, load: load, usesAll: true}
 	runtime.SetFinalizer(&cycle{func() { p.begin(busy()) }}, (*cycle).over)
 }
 
 // processors decides how many the program uses.
 type processors struct {
 	one, all func()
-	waiting  func() int // [waiting]
+	load     func() (waiting int, done uint64) // [load]
 
 	mu      sync.Mutex // guards the fields below
 	usesAll bool
-	mean    float64   // of what waiting has returned, above all lately
+	mean    float64   // of how many were waiting, above all lately
+	done    uint64    // at the last look
 	used    float64   // processors in the last cycle; zero once look has seen it
 	busy    float64   // as given to begin
 	at      time.Time // of that
 	looking bool
-	until   time.Time // look goes on, unless something waits
+	until   time.Time // look goes on, unless something waits or much is done
 	needed  time.Time // when there was the last reason for all
 }
 
@@ -64,7 +66,8 @@ func (p *processors) begin(busy float64) {
 }
 
 func (p *processors) look() {
-	n, now := p.waiting(), time.Now()
+	n, done := p.load()
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mean += 0.3 * (float64(n) - p.mean)
@@ -78,19 +81,20 @@ func (p *processors) look() {
 		p.usesAll = false
 		p.one()
 	}
-	if p.used = 0; n > 0 {
+	if n > 0 || done-p.done >= muchDone {
 		p.until = now.Add(lookFor)
 	}
+	p.used, p.done = 0, done
 	if p.looking = p.usesAll || now.Before(p.until); p.looking {
 		time.AfterFunc(lookEvery, p.look)
 	}
 }
 
-// waiting returns how many goroutines wait for a processor.
-func waiting() int {
-	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
+// load returns how many goroutines wait for a processor, and what has been done, as bytes that were allocated.
+func load() (waiting int, done uint64) {
+	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(samples)
-	return int(samples[0].Value.Uint64())
+	return int(samples[0].Value.Uint64()), samples[1].Value.Uint64()
 }
 
 // busy returns for how many seconds processors of this program were not idle, up to the last cycle.

@@ -11,14 +11,17 @@ import (
 )
 
 // The program uses one processor, all of them while many goroutines wait or one is busy all the time, and one again.
-// It looks only for a while after a cycle, and after something has waited.
+// It looks only for a while after a cycle, and while something waits or much is done.
 func TestProcessors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var wait, looks atomic.Int64
+		var wait, looks, each, done atomic.Int64
 		var did []string // guarded by p.mu
 		p := &processors{
 			one: func() { did = append(did, "one") }, all: func() { did = append(did, "all") },
-			waiting: func() int { looks.Add(1); return int(wait.Load()) },
+			load: func() (int, uint64) {
+				looks.Add(1)
+				return int(wait.Load()), uint64(done.Add(each.Load()))
+			},
 		}
 		total, last := 0.0, time.Now()
 		cycle := func(busy float64) {
@@ -64,6 +67,15 @@ func TestProcessors(t *testing.T) {
 		if becomes(50, time.Hour, ""); looks.Load() != 0 {
 			t.Errorf("looked %d times long after the last cycle", looks.Load())
 		}
+
+		cycle(0)
+		each.Store(muchDone)
+		becomes(0, time.Minute, "")
+		becomes(50, lookEvery, "all") // no cycle came
+		becomes(0, time.Minute, "one")
+		each.Store(muchDone - 1)
+		becomes(0, 2*lookFor, "")
+		becomes(50, time.Hour, "")
 	})
 }
 
@@ -75,7 +87,7 @@ func TestWaiting(t *testing.T) {
 		for range 100 {
 			wg.Go(func() {})
 		}
-		n := waiting()
+		n, _ := load()
 		wg.Wait()
 		if n >= 100 {
 			return
