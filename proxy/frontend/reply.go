@@ -94,23 +94,59 @@ func (r *responder) writeJSON(status int, body []byte) {
 func hangUp() { panic(http.ErrAbortHandler) }
 
 // An alarm wakes the handler of a POST that waits for a plain response. A pool keeps alarms, because a new one
-// for each POST would be garbage at once.
+// for each POST would be garbage at once. Mostly the response is there long before, so the timer goes on when its POST
+// is over, for the next one: to set and stop it for each would cost more.
 type alarm struct {
+	mu    sync.Mutex    // guards the fields below
+	wake  chan struct{} // of the handler that waits; nil for none
+	due   time.Time     // when to wake it
 	timer *time.Timer
-	wake  chan struct{}
+	fires time.Time // when timer does, not later than due; zero if it does not
+}
+
+// wakes makes the alarm notify wake after d; nil for nobody.
+func (a *alarm) wakes(wake chan struct{}, d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.wake = wake; wake == nil {
+		return
+	}
+	a.due = time.Now().Add(d)
+	if a.fires.IsZero() || a.due.Before(a.fires) {
+		a.setLocked(d)
+	}
+}
+
+func (a *alarm) setLocked(d time.Duration) {
+	a.fires = a.due
+	if a.timer == nil {
+		a.timer = time.AfterFunc(d, a.fired)
+	} else {
+		a.timer.Reset(d)
+	}
+}
+
+func (a *alarm) fired() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fires = time.Time{}
+	switch left := time.Until(a.due); {
+	case a.wake == nil:
+	case left > 0:
+		a.setLocked(left)
+	default:
+		notify(a.wake)
+	}
 }
 
 // waitPlain lets a POST wait for a plain response: until wake receives, gone is closed, or d has passed. If gone is
 // nil, a client that has gone is noticed afterwards.
 func waitPlain(alarms *sync.Pool, wake chan struct{}, gone <-chan struct{}, d time.Duration) {
 	a, ok := alarms.Get().(*alarm)
-	if ok {
-		a.wake = wake
-		a.timer.Reset(d)
-	} else {
-		a = &alarm{wake: wake}
-		a.timer = time.AfterFunc(d, func() { notify(a.wake) })
+	if !ok {
+		a = &alarm{}
 	}
+	a.wakes(wake, d)
 	if gone == nil { // the usual case, in which a select would cost more
 		<-wake
 	} else {
@@ -119,8 +155,6 @@ func waitPlain(alarms *sync.Pool, wake chan struct{}, gone <-chan struct{}, d ti
 		case <-gone:
 		}
 	}
-	if a.timer.Stop() { // else it may still read a.wake
-		a.wake = nil
-		alarms.Put(a)
-	}
+	a.wakes(nil, 0)
+	alarms.Put(a)
 }
