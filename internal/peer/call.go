@@ -52,8 +52,15 @@ type Call struct {
 
 // NewCall returns a call, which Send sends.
 func (p *Peer) NewCall(method string) *Call {
-	n := p.minted.Add(1)
-	return &Call{ID: jsonrpc.IntID(n), Method: method, p: p, n: n}
+	c := &Call{}
+	p.Mint(c, method)
+	return c
+}
+
+// Mint makes the zero Call, as a part of what needs more fields, one that NewCall could have returned.
+func (p *Peer) Mint(c *Call, method string) {
+	c.n = p.minted.Add(1)
+	c.ID, c.Method, c.p = jsonrpc.IntID(c.n), method, p
 }
 
 // Send enters the call into the table and queues m with the call's id and method. If it returns an

@@ -1,6 +1,10 @@
 package frontend
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+)
 
 // An httpSSE is the HTTP+SSE transport of 2024-11-05. A GET of /sse is the session: its first event
 // names the endpoint for POSTs, all messages to the client follow, and when it drops the session is
@@ -67,7 +71,8 @@ func (h *httpSSE) post(w http.ResponseWriter, r *http.Request, from caller) {
 	if m == nil {
 		return
 	}
-	messages, reason := unbundle(m, s, from)
+	messages := []*jsonrpc.Message{m} // check refuses batches here
+	reason := s.check(messages, m.Batch != nil, from)
 	switch {
 	case reason != "":
 		refuse(w, http.StatusBadRequest, reason)

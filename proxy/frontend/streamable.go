@@ -127,7 +127,11 @@ func (h *streamable) passesOn(w http.ResponseWriter, r *http.Request, c caller) 
 
 // postTo receives a message for a session.
 func (h *streamable) postTo(w http.ResponseWriter, r *http.Request, from caller, s *httpSession, m *jsonrpc.Message) {
-	messages, reason := unbundle(m, s, from)
+	messages := []*jsonrpc.Message{m}
+	if m.Batch != nil {
+		messages = m.Batch
+	}
+	reason := s.check(messages, m.Batch != nil, from)
 	switch {
 	case reason != "":
 		refuse(w, http.StatusBadRequest, reason)
@@ -252,21 +256,17 @@ func (s *httpSession) fits(w http.ResponseWriter, r *http.Request) bool {
 	return ok
 }
 
-// unbundle returns the messages of a batch, which only 2025-03-26 has, or of a single message; or
-// why they are refused. It sets their sender to from, whose proof may be newer than the session's.
-// A question whose response in the batch is unusable is answered with an error.
-func unbundle(m *jsonrpc.Message, s *httpSession, from caller) (messages []*jsonrpc.Message, reason string) {
-	messages = []*jsonrpc.Message{m}
-	if m.Batch != nil {
-		if s.sse || s.versionOf() != "2025-03-26" {
-			return nil, "batches exist in protocol version 2025-03-26 only"
-		}
-		messages = m.Batch
+// check returns why the messages of a batch, which only 2025-03-26 has, or of a single message are refused, or "".
+// It sets their sender to from, whose proof may be newer than the session's. A question whose response in the batch
+// is unusable is answered with an error.
+func (s *httpSession) check(messages []*jsonrpc.Message, batch bool, from caller) (reason string) {
+	if batch && (s.sse || s.versionOf() != "2025-03-26") {
+		return "batches exist in protocol version 2025-03-26 only"
 	}
 	usable := false
 	for _, m := range messages {
 		if m.Method == mcp.MethodInitialize && !s.sse {
-			return nil, "the session is initialized already"
+			return "the session is initialized already"
 		}
 		from.sent(m)
 		if m.Unusable != nil {
@@ -276,9 +276,9 @@ func unbundle(m *jsonrpc.Message, s *httpSession, from caller) (messages []*json
 		}
 	}
 	if !usable {
-		return nil, messages[0].Unusable.Reason
+		return messages[0].Unusable.Reason
 	}
-	return messages, ""
+	return ""
 }
 
 // exchange passes messages to Serve and answers their POST.

@@ -63,7 +63,7 @@ func (s *session) forward(r *request, u *upstreamConn, edits ...jsonrpc.Edit) {
 	if len(r.others) == 0 {
 		r.msg, r.notes = nil, nil
 	}
-	err = r.Forward(c.Call, m)
+	err = r.Forward(&c.Call, m)
 	a.leave()
 	if err != nil && err != peer.ErrCancelled {
 		// In a goroutine, because it waits for room.
@@ -153,7 +153,8 @@ func (c *call) answered(answer *jsonrpc.Message) {
 		s.deliver(r, r.checked(c.conn, answer), put)
 		return
 	}
-	s.deliver(r, &jsonrpc.Message{ID: r.ID, Result: answer.Result, Error: answer.Error, Extra: answer.Extra}, put)
+	answer.ID, answer.Related = r.ID, jsonrpc.ID{} // it is nobody else's
+	s.deliver(r, answer, put)
 }
 
 // isForOthers reports whether another upstream may get a request that one has answered with an error.

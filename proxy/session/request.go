@@ -126,7 +126,7 @@ func ownToken(method string, params json.RawMessage, id jsonrpc.ID) json.RawMess
 
 // A call is a request that this side sent on an upstream connection.
 type call struct {
-	*peer.Call
+	peer.Call
 	conn           *upstreamConn
 	request        *request               // that it serves; nil for the session's own
 	onNotification func(*jsonrpc.Message) // handles notifications that belong to it; nil: dropped
@@ -143,7 +143,8 @@ type call struct {
 }
 
 func (u *upstreamConn) newCall(a *attempt, method string) *call {
-	c := &call{Call: a.peer.NewCall(method), conn: u}
+	c := &call{conn: u}
+	a.peer.Mint(&c.Call, method)
 	c.Value = c
 	return c
 }
