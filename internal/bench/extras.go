@@ -124,7 +124,7 @@ func (b programs) watched(p pair) ([]pair, error) {
 			p.with.argv[i] = b.config(config)
 		}
 	}
-	p.base.env = []string{"XDG_RUNTIME_DIR=" + b.file("none/at/all")} // no socket either
+	p.base = b.inDark(p.base)
 	tapped := p
 	p.name, p.aim = p.name+", metrics", 0.02
 	tapped.name, tapped.aim = tapped.name+", tapped", 0.15

@@ -96,9 +96,11 @@ func (g goal) above(limit float64) goal {
 	return g
 }
 
-// inDark returns tgt without an address for operators, and so without metrics and taps.
+// inDark returns tgt without an address for operators, and so without metrics and taps: no directory can have
+// its socket.
 func (b programs) inDark(tgt target) target {
-	tgt.env = []string{"XDG_RUNTIME_DIR=" + b.file("none/at/all")}
+	none := b.file("none/at/all")
+	tgt.env = []string{"XDG_RUNTIME_DIR=" + none, "TMPDIR=" + none}
 	return tgt
 }
 
