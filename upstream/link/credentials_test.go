@@ -2,8 +2,10 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc/conntest"
 )
 
 // rotating are credentials whose token has a number, which a refusal may raise.
@@ -86,5 +89,49 @@ func TestCredentialsOfLinks(t *testing.T) {
 	creds.refuse = func(*http.Response) (bool, error) { return false, nil }
 	if _, err := e.Dial(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "HTTP 401") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestRefusedAreLogged has a host that refuses who dials it over a WebSocket: its own log says why, too.
+func TestRefusedAreLogged(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	config := &tls.Config{Certificates: ca.certificate(t, soon()), ClientCAs: ca.pool}
+	for _, tt := range []struct {
+		name   string
+		listen Endpoint
+		dial   Endpoint
+		want   string
+	}{
+		{
+			"a wrong token", Endpoint{URL: "ws://127.0.0.1:0/link", Token: secret("s3cret")},
+			Endpoint{URL: "ws://127.0.0.1:0/link", Token: secret("an older one")}, "the bearer token is wrong",
+		},
+		{
+			"no certificate", Endpoint{URL: "wss://127.0.0.1:0/link", TLS: config},
+			Endpoint{URL: "wss://127.0.0.1:0/link", TLS: &tls.Config{RootCAs: ca.pool}}, "didn't provide a certificate",
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			l, dial := listenAt(t, tt.listen, tt.dial)
+			var log syncBuffer
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- (&Server{Handle: echo, Log: slog.New(slog.NewTextHandler(&log, nil))}).Accept(ctx, l)
+			}()
+			conntest.Eventually(t, tt.want+" in the log", func() bool {
+				if c, err := dial.Dial(t.Context()); err == nil {
+					c.Close() // with TLS 1.3 the refusal comes later
+				}
+				return strings.Contains(log.String(), tt.want)
+			})
+			stop()
+			await(t, ended)
+			if n := strings.Count(log.String(), "level=WARN msg=\"link failed\""); n != 1 {
+				t.Errorf("%d warnings, want one:\n%s", n, log.String())
+			}
+		})
 	}
 }

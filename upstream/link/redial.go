@@ -125,6 +125,9 @@ func accept(
 			return context.Cause(ctx)
 		case errors.Is(err, net.ErrClosed):
 			return err
+		case isRefused(err):
+			r.ended(ctx, false, "", err, 0)
+			continue
 		case err != nil: // temporary, for example too many descriptors
 			r.ended(ctx, false, "", fmt.Errorf("accept: %w", err), 0)
 			pause(ctx, newBackOff().NextBackOff())

@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"io"
+	"fmt"
 	"log"
 	"net"
 	"net/http"
@@ -99,13 +99,14 @@ type webListener struct {
 	server http.Server
 
 	carriers chan net.Conn // to Accept; never closed
+	refused  chan error    // to Accept, if it waits; never closed
 	closed   chan struct{} // closed by Close
 	closing  sync.Once
 	wg       sync.WaitGroup // server.Serve
 }
 
 func newWebListener(l net.Listener, path string, token func() (string, error)) *webListener {
-	w := &webListener{Listener: l, path: path, carriers: make(chan net.Conn), closed: make(chan struct{})}
+	w := &webListener{Listener: l, path: path, carriers: make(chan net.Conn), refused: make(chan error), closed: make(chan struct{})}
 	if token != nil {
 		w.tokens = append(w.tokens, token)
 	}
@@ -114,17 +115,44 @@ func newWebListener(l net.Listener, path string, token func() (string, error)) *
 		ReadHeaderTimeout: handshakeTimeout, // TLS included
 		IdleTimeout:       handshakeTimeout,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          log.New(io.Discard, "", 0), // errors of strangers' connections
+		ErrorLog:          log.New(w, "", 0),
 	}
 	w.wg.Go(func() { w.server.Serve(l) })
 	return w
 }
 
-// Accept implements [net.Listener].
+// A refusedError says why a listener made no carrier of a connection. The next may be one.
+type refusedError struct{ error }
+
+// Unwrap returns why.
+func (e *refusedError) Unwrap() error { return e.error }
+
+func isRefused(err error) bool {
+	_, refused := errors.AsType[*refusedError](err)
+	return refused
+}
+
+// Write implements [io.Writer] for net/http, which writes a line for each connection that failed,
+// as in its TLS handshake.
+func (w *webListener) Write(line []byte) (int, error) {
+	w.refuse(errors.New(strings.TrimPrefix(strings.TrimSpace(string(line)), "http: ")))
+	return len(line), nil
+}
+
+func (w *webListener) refuse(why error) {
+	select {
+	case w.refused <- &refusedError{why}:
+	default: // it is dealing with another
+	}
+}
+
+// Accept implements [net.Listener]. An error is a [*refusedError] if the listener goes on.
 func (w *webListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-w.carriers:
 		return c, nil
+	case err := <-w.refused:
+		return nil, err
 	case <-w.closed:
 		return nil, net.ErrClosed
 	}
@@ -145,8 +173,9 @@ func (w *webListener) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c, _, err := Upgrade(rw, r, w.tokens...)
-	if err != nil {
-		return // answered
+	if err != nil { // answered
+		w.refuse(fmt.Errorf("%s: %w", r.RemoteAddr, err))
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
