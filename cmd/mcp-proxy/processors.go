@@ -19,7 +19,7 @@ const (
 	fewBusy   = 1.25     // of all; threads that look for something to do count as busy
 	muchDone  = 32 << 10 // bytes allocated between two looks, as by some hundred calls per second
 	lookEvery = 5 * time.Millisecond
-	lookFor   = time.Second            // after a cycle of the collector, and while something waits or much is done
+	lookFor   = 200 * time.Millisecond // after a cycle of the collector, and while something waits or much is done
 	allFor    = 500 * time.Millisecond // after the last reason for all processors
 )
 
@@ -43,6 +43,7 @@ type processors struct {
 	usesAll bool
 	mean    float64   // of how many were waiting, above all lately
 	done    uint64    // at the last look
+	doing   float64   // mean of what was done between two looks, above all in the last tenth of a second
 	used    float64   // processors in the last cycle; zero once look has seen it
 	busy    float64   // as given to begin
 	at      time.Time // of that
@@ -61,6 +62,7 @@ func (p *processors) begin(busy float64) {
 	p.busy, p.at, p.until = busy, now, now.Add(lookFor)
 	if !p.looking {
 		p.looking = true
+		_, p.done = p.load()
 		time.AfterFunc(lookEvery, p.look)
 	}
 }
@@ -81,7 +83,8 @@ func (p *processors) look() {
 		p.usesAll = false
 		p.one()
 	}
-	if n > 0 || done-p.done >= muchDone {
+	p.doing += 0.05 * (float64(done-p.done) - p.doing) // a packet of another replica takes 64 KiB at once
+	if n > 0 || p.doing >= muchDone {
 		p.until = now.Add(lookFor)
 	}
 	p.used, p.done = 0, done

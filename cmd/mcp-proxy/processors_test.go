@@ -69,13 +69,25 @@ func TestProcessors(t *testing.T) {
 		}
 
 		cycle(0)
-		each.Store(muchDone)
+		each.Store(2 * muchDone)
 		becomes(0, time.Minute, "")
-		becomes(50, lookEvery, "all") // no cycle came
+		becomes(50, 2*lookEvery, "all") // no cycle came
 		becomes(0, time.Minute, "one")
-		each.Store(muchDone - 1)
-		becomes(0, 2*lookFor, "")
+		each.Store(muchDone / 2)
+		becomes(0, 3*lookFor, "")
 		becomes(50, time.Hour, "")
+
+		each.Store(0)
+		cycle(0)
+		for range 100 { // packets of other replicas, which take more at once
+			done.Add(2 * muchDone)
+			becomes(0, lookFor/4, "")
+		}
+		looks.Store(0)
+		becomes(50, time.Hour, "")
+		if looks.Load() != 0 {
+			t.Errorf("looked %d times although little was done", looks.Load())
+		}
 	})
 }
 
