@@ -95,25 +95,33 @@ func hangUp() { panic(http.ErrAbortHandler) }
 
 // An alarm wakes the handler of a POST that waits for a plain response. A pool keeps alarms, because a new one
 // for each POST would be garbage at once. Mostly the response is there long before, so the timer goes on when its POST
-// is over, for the next one: to set and stop it for each would cost more.
+// is over, if the next one is likely to come before it fires: to set and stop it for each would cost more.
 type alarm struct {
 	mu    sync.Mutex    // guards the fields below
 	wake  chan struct{} // of the handler that waits; nil for none
 	due   time.Time     // when to wake it
+	often bool          // the POST before began less than the time of one ago
 	timer *time.Timer
 	fires time.Time // when timer does, not later than due; zero if it does not
 }
 
-// wakes makes the alarm notify wake after d; nil for nobody.
+// wakes makes the alarm notify wake after d.
 func (a *alarm) wakes(wake chan struct{}, d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.wake = wake; wake == nil {
-		return
-	}
-	a.due = time.Now().Add(d)
+	due := time.Now().Add(d)
+	a.wake, a.due, a.often = wake, due, due.Sub(a.due) < d
 	if a.fires.IsZero() || a.due.Before(a.fires) {
 		a.setLocked(d)
+	}
+}
+
+// rest makes the alarm notify nobody.
+func (a *alarm) rest() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.wake = nil; !a.often && a.timer.Stop() {
+		a.fires = time.Time{}
 	}
 }
 
@@ -155,6 +163,6 @@ func waitPlain(alarms *sync.Pool, wake chan struct{}, gone <-chan struct{}, d ti
 		case <-gone:
 		}
 	}
-	a.wakes(nil, 0)
+	a.rest()
 	alarms.Put(a)
 }

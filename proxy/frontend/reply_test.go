@@ -32,5 +32,20 @@ func TestWaitPlain(t *testing.T) {
 		wait(plainWait, 0, plainWait)
 		wait(plainWait, plainWait/2, plainWait/2)
 		wait(keepAlive, 0, keepAlive)
+
+		// A timer that fires for nobody wakes an idle program, and to set one for each POST costs a busy one more.
+		for _, tt := range []struct {
+			pause time.Duration
+			goes  bool
+		}{{plainWait, false}, {plainWait / 4, true}, {plainWait / 4, true}, {plainWait, false}} {
+			time.Sleep(tt.pause)
+			wait(plainWait, time.Millisecond, time.Millisecond)
+			one.mu.Lock()
+			goes := !one.fires.IsZero()
+			one.mu.Unlock()
+			if goes != tt.goes {
+				t.Errorf("a POST %s after another: the timer goes on %v, want %v", tt.pause, goes, tt.goes)
+			}
+		}
 	})
 }
