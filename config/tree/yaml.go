@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -34,13 +35,58 @@ func parseYAML(data []byte) (*Node, error) {
 
 var tabbed = lazyregexp.New(`(?m)^ *\t+[^\s#]`)
 
-// yamlError returns the error for a text that cannot be parsed. For a tab as indentation, the
-// parser says only that it cannot start a token.
+// yamlAdvice says what to do about errors that the parser states in its own terms.
+var yamlAdvice = map[string]string{
+	"found unknown escape character":                        `: in double quotes write \\ for a backslash, or use single quotes`,
+	"found character that cannot start any token":           ": put a text that begins with @, % or ` in quotes",
+	"did not find expected alphabetic or numeric character": quoteStar,
+}
+
+const quoteStar = ": put a text that begins with * or & in quotes"
+
+// yamlError returns the error for a text that cannot be parsed, with its line and what to do. For a
+// tab as indentation, the parser says only that it cannot start a token.
 func yamlError(err error, data []byte) error {
 	if at := tabbed.FindIndex(data); at != nil {
 		return fmt.Errorf("line %d: begins with a tab: indent YAML with spaces", line(data, at[0]))
 	}
-	return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	n, text := yamlMessage(err)
+	advice := yamlAdvice[text]
+	if strings.HasPrefix(text, "unknown anchor ") {
+		advice = quoteStar
+	}
+	return fmt.Errorf("line %d: %s%s", yamlLine(data, n, text), text, advice)
+}
+
+// yamlMessage returns the line in an error of the parser, 0 for none, and what it says.
+func yamlMessage(err error) (n int, text string) {
+	text = strings.TrimPrefix(err.Error(), "yaml: ")
+	if at, rest, ok := strings.Cut(text, ": "); ok {
+		if _, err := fmt.Sscanf(at, "line %d", &n); err == nil {
+			text = rest
+		}
+	}
+	return n, text
+}
+
+// yamlLine returns the line of a mistake. The parser names none, the one before, or that in which
+// the map or list around it begins. The mistake is in the last line of the shortest beginning
+// of the text that has it, as all longer ones do.
+func yamlLine(data []byte, from int, text string) int {
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	from = max(from, 1)
+	return from + sort.Search(max(len(lines)-from, 0), func(i int) bool {
+		dec := yaml.NewDecoder(bytes.NewReader(bytes.Join(lines[:from+i], nil)))
+		err := dec.Decode(new(yaml.Node))
+		if err == nil {
+			err = dec.Decode(new(yaml.Node)) // of a second document
+		}
+		if err == nil {
+			return false
+		}
+		_, found := yamlMessage(err)
+		return found == text
+	})
 }
 
 // yaml converts a value to a node.
