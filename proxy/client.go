@@ -320,17 +320,20 @@ func (p *Proxy) Offer(ctx context.Context, c *Client, all bool) (*Offer, error) 
 // missing returns the upstreams and links that are not available to the only client.
 func (p *Proxy) missing() (all []Missing) {
 	byName := representative(p.host.host.Status())
-	for _, u := range p.host.configured() {
+	configured, links := p.host.configured(), p.links.snapshot()
+	for _, u := range configured {
 		s, seen := byName[u]
+		left := p.router.LeftOut(u) // also if it runs, or was stopped since it was too slow
 		switch {
-		case seen && s.State == upstream.StateRunning:
-		case s.Says != "":
+		case s.Says != "" && s.State != upstream.StateRunning:
 			all = append(all, Missing{u, s.Says})
 		case seen && s.State == upstream.StateStarting:
 			all = append(all, Missing{u, "is still starting"})
+		case left != "" && len(configured)+len(links) > 1: // the list of a sole one is its own error
+			all = append(all, Missing{u, "is left out of a list: " + left})
 		}
 	}
-	for _, l := range p.links.snapshot() {
+	for _, l := range links {
 		if !l.Up {
 			all = append(all, Missing{l.Name, l.Why})
 		}

@@ -1,11 +1,13 @@
 package lists
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
 
+	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -17,8 +19,8 @@ type Memory struct {
 	recent recent                     // of tables of the modern era
 	said   map[string]json.RawMessage // last descriptions of upstreams, in the legacy era
 	late   map[lateKey]bool
-	absent map[string]string // why upstreams were last missing in a list, since any session's last start of them
-	warned map[string]bool   // of what a warning was given
+	absent map[string]*Failure // why upstreams were last missing in a list, since any session's last start of them
+	warned map[string]bool     // of what a warning was given
 }
 
 // A tableKey names what upstreams list to clients with the same capabilities.
@@ -93,14 +95,22 @@ func (m *Memory) NoteInTime(upstream, method string) {
 }
 
 // noteMissing notes that an upstream is missing in a list, and reports whether that reason is new.
-func (m *Memory) noteMissing(upstream, why string) bool {
+func (m *Memory) noteMissing(upstream string, f *Failure) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if last, missing := m.absent[upstream]; missing && last == why {
-		return false
+	last := m.absent[upstream]
+	put(&m.absent, upstream, f)
+	return last == nil || cmp.Or(last.event, last.cause) != cmp.Or(f.event, f.cause)
+}
+
+// Absent returns why an upstream was last missing in a list, "" if it was not since it started last.
+func (m *Memory) Absent(upstream string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.absent[upstream]; f != nil {
+		return cmp.Or(jsonrpc.WhatOf(f.Wire), f.cause)
 	}
-	put(&m.absent, upstream, why)
-	return true
+	return ""
 }
 
 // noteThere notes that an upstream has started.
@@ -125,7 +135,7 @@ func (m *Memory) Retain(upstreams map[string]bool, others bool) {
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.tables, func(k tableKey, _ *catalog.Table) bool { return !upstreams[k.upstream] })
 	maps.DeleteFunc(m.said, func(upstream string, _ json.RawMessage) bool { return !upstreams[upstream] })
-	maps.DeleteFunc(m.absent, func(upstream, _ string) bool { return !upstreams[upstream] })
+	maps.DeleteFunc(m.absent, func(upstream string, _ *Failure) bool { return !upstreams[upstream] })
 	maps.DeleteFunc(m.late, func(k lateKey, _ bool) bool {
 		return !upstreams[k.upstream] && !(others && k.upstream == "")
 	})

@@ -344,7 +344,7 @@ func (u *Upstream) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
 // and for the first session that lacks it for that reason.
 func (u *Upstream) LeftOut(method string, f *Failure) {
 	level := slog.LevelDebug
-	if !u.missingLogged.Swap(true) && u.of.Memory.noteMissing(u.Name, cmp.Or(f.event, f.cause)) {
+	if !u.missingLogged.Swap(true) && u.of.Memory.noteMissing(u.Name, f) {
 		level = slog.LevelWarn
 	}
 	u.Log.Log(u.of.Context, level, "upstream left out of a merged list", "method", method, "cause", f.cause)

@@ -211,6 +211,9 @@ func (p *Router) Listed(upstream string) (last time.Time) {
 	return last
 }
 
+// LeftOut returns why an upstream was last missing in a list, "" if it was not since it started last.
+func (p *Router) LeftOut(upstream string) string { return p.memory.Absent(upstream) }
+
 // renewPause is the least time between the trials that changes of lists cause.
 const renewPause = 5 * time.Second
 
