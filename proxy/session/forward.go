@@ -126,7 +126,7 @@ func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 }
 
 // answered answers the request of c, or asks the next upstream if this one does not have the
-// resource or the method. If none has it, one that could not be asked may.
+// resource or the method. If none has it, one that has failed or could not be asked may.
 func (c *call) answered(answer *jsonrpc.Message) {
 	r, s := c.request, c.request.upstreams.s
 	if answer.Error != nil && (len(r.others) > 0 || r.notSent != nil) && r.isForOthers(answer.Error) {
@@ -162,7 +162,26 @@ func (r *request) isForOthers(text json.RawMessage) bool {
 	if r.seeks {
 		return r.unknownTo(text)
 	}
-	return lacksResource(text)
+	return lacksResource(text) || r.mayLackResource(text)
+}
+
+// mayLackResource reports whether an error may mean that the upstream does not have a resource:
+// servers whose handler throws for an unknown URI send -32603 or -32600, as they do for what is
+// wrong with one that they have. So the first of these errors is the answer if no other upstream
+// has the resource.
+func (r *request) mayLackResource(text json.RawMessage) bool {
+	raw, err := jsonrpc.Member(text, "code")
+	if err != nil {
+		return false
+	}
+	code, _ := strconv.Atoi(string(raw))
+	if code != jsonrpc.CodeInternalError && code != jsonrpc.CodeInvalidRequest || jsonrpc.ReadErrorData(text).Reason != "" {
+		return false
+	}
+	if !r.failed {
+		r.failed, r.notSent = true, text
+	}
+	return true
 }
 
 // lacksResource reports whether an error means that the upstream does not have a resource, or never

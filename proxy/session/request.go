@@ -45,9 +45,10 @@ type request struct {
 	others []*upstreamConn
 
 	// seeks means that upstreams are asked in turn for an unknown method, see searched. notSent is the
-	// first error of one that could not be asked, or did not get the request. Owned by whoever settles
-	// the call.
+	// first error of one that could not be asked, or did not get the request; or if failed, the first
+	// of one that may have the resource, see mayLackResource. Owned by whoever settles the call.
 	seeks   bool
+	failed  bool
 	notSent json.RawMessage
 
 	// kind is the resultType of the answer; modern era only. Owned by whoever settles the call.
