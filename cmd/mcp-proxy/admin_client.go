@@ -179,7 +179,7 @@ func processesIn(dir string) (all []found) {
 
 // listOf formats a table of processes.
 func listOf(all []found) string {
-	r := &rows{head: "\tNAME\tCONFIGURATION\tADDRESS\tDIRECTORY\tUP"}
+	r := &rows{head: "#\tNAME\tCONFIGURATION\tADDRESS\tDIRECTORY\tUP"}
 	for i, f := range all {
 		up := ""
 		if !f.is.Began.IsZero() {

@@ -28,6 +28,7 @@ type lightPart struct {
 var lightParts = []lightPart{
 	{"cpu", programs.lightCPU},
 	{"http", programs.lightHTTP},
+	{"rare", programs.lightRare},
 	{"link", programs.lightLink},
 	{"big", programs.lightBig},
 	{"memory", programs.lightMemory},
@@ -231,6 +232,26 @@ func (b programs) lightHTTP(o options) (rows []goal, err error) {
 			p.goal("calls/s, 64 in flight", "%.0f", base[i], with[i], turn.rate),
 			p.goal("CPU per call, µs", "%.1f", base[i], with[i], turn.cost))
 		rows = append(rows, p.details(base[i], with[i])...)
+	}
+	return rows, nil
+}
+
+// lightRare has what a call costs that is alone for a while: most programs are idle between calls, and what wakes them
+// then costs more than the call.
+func (b programs) lightRare(o options) (rows []goal, err error) {
+	all := b.fronts()
+	for i := range all {
+		all[i].every = 100 * time.Millisecond
+	}
+	base, with, err := measurePairs(all, o)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range all {
+		rows = append(rows,
+			p.goal("CPU per call, 10 calls/s, µs", "%.0f", base[i], with[i], turn.cost),
+			p.goal("p50, µs", "%.0f", base[i], with[i], turn.wait))
+		rows = append(rows, p.details(base[i], with[i])[1])
 	}
 	return rows, nil
 }

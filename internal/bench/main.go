@@ -45,7 +45,7 @@ func parse() options {
 	o := options{crowds: largest}
 	flag.BoolVar(&o.quick, "quick", false, "a smoke test of half a minute: 3 short rounds")
 	flag.BoolVar(&o.lazy, "lazy", false, "measure only upstreams that start when they are needed")
-	flag.StringVar(&o.light, "light", "", "measure only what the proxy costs beside floors: all, or some of the `parts` cpu,http,link,big,memory,crowd,waiting,size,hooks; record has what CI checks")
+	flag.StringVar(&o.light, "light", "", "measure only what the proxy costs beside floors: all, or some of the `parts` cpu,http,rare,link,big,memory,crowd,waiting,size,hooks; record has what CI checks")
 	flag.IntVar(&o.moving, "replicas", 0, "measure only what becomes of that `number` of sessions when one of three replicas is restarted")
 	flag.BoolVar(&o.record, "record", false, "only write again what CI checks (record.json), which must not grow")
 	flag.IntVar(&o.rounds, "rounds", 9, "`number` of rounds, of which the medians are reported")

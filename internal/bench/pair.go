@@ -10,6 +10,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // A pair is two targets that differ in one thing, whose cost is measured. Both run at the same
@@ -22,6 +24,8 @@ type pair struct {
 	// size is that of the results of all calls, which are then made one after the other; zero means
 	// small ones, and many at a time, too.
 	size int
+	// every is the time from one call to the next; zero means that there is none.
+	every time.Duration
 	// watch, unless it is nil, begins what goes on beside the calls until ctx ends.
 	watch func(ctx context.Context) error
 }
@@ -138,6 +142,9 @@ func (p pair) round(round int, part time.Duration) (base, with []turn, err error
 			return nil, nil, both[1].explain(err)
 		}
 	}
+	if p.every > 0 {
+		return p.rarely(both, part)
+	}
 	var measured [2][]turn
 	for i := range 2 * turns {
 		at := (round + i + i/2) % 2 // base with, with base, base with
@@ -148,6 +155,46 @@ func (p pair) round(round int, part time.Duration) (base, with []turn, err error
 		measured[at] = append(measured[at], t)
 	}
 	return measured[0], measured[1], nil
+}
+
+// rarely calls both at the same time, since neither has much to do. What they do after a call counts, too.
+func (p pair) rarely(both [2]*session, d time.Duration) (base, with []turn, err error) {
+	time.Sleep(settle)
+	var measured [2][]turn
+	var g errgroup.Group
+	for i, s := range both {
+		g.Go(func() error {
+			t, err := s.rare(p.every, d)
+			if err != nil {
+				return s.explain(err)
+			}
+			measured[i] = []turn{t}
+			return nil
+		})
+	}
+	err = g.Wait()
+	return measured[0], measured[1], err
+}
+
+// rare makes a call every so often for d.
+func (s *session) rare(every, d time.Duration) (t turn, err error) {
+	var times []time.Duration
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	before := s.usage()
+	for range max(d/every, 1) {
+		<-tick.C
+		begin := time.Now()
+		if err := s.callers[0].call(0); err != nil {
+			return t, err
+		}
+		times = append(times, time.Since(begin))
+	}
+	<-tick.C
+	t.calls, t.proxies = float64(len(times)), s.usage().less(before)
+	slices.Sort(times)
+	t.p50 = quantile(times, 0.5)
+	return t, nil
 }
 
 // turn calls one by one for d, and together for d if results are small.
