@@ -36,6 +36,7 @@ type Queue struct {
 	waits    int                 // how often rest began to wait
 	waited   int                 // waits, when idle began
 	tired    bool                // rest is not to wait any longer
+	rested   time.Time           // when rest last looked whether messages come often
 	sending  bool                // whoever took messages is not back for more: Start sends them, or a reader handles them
 	handle   func(*Message) bool // of OnPass
 	passing  bool                // Pass calls handle
@@ -158,13 +159,13 @@ func (q *Queue) wake() {
 func (q *Queue) busy() bool { return !q.passing && (len(q.line) > 0 || q.err != nil || q.paused) }
 
 // rest waits until Take would not wait, and returns false. If there is nothing to take for so long, it returns
-// true, and resume is called, in a goroutine of its own, as soon as Take would not wait. Only whoever calls Take
-// may call it.
+// true, and resume is called, in a goroutine of its own, as soon as Take would not wait. It does not wait after a
+// message that comes alone: the end of the wait would wake a program that is idle. Only whoever calls Take may call it.
 func (q *Queue) rest(after time.Duration, resume func()) bool {
 	q.L.Lock()
 	defer q.L.Unlock()
 	q.sending = false
-	if after > 0 && !q.busy() {
+	if after > 0 && !q.busy() && q.isOften(after) {
 		q.waits++
 		q.tired = false // by an end of idle while nobody waited
 		if q.idle == nil {
@@ -180,6 +181,16 @@ func (q *Queue) rest(after time.Duration, resume func()) bool {
 	}
 	q.resume = resume
 	return true
+}
+
+// isOften reports whether messages come so often that the next one is likely to come soon.
+func (q *Queue) isOften(after time.Duration) bool {
+	if q.idle != nil {
+		return true
+	}
+	before := q.rested
+	q.rested = time.Now()
+	return q.rested.Sub(before) < after/4
 }
 
 func (q *Queue) stopIdle() {

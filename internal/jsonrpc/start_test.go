@@ -114,8 +114,8 @@ func TestQueueStartLate(t *testing.T) {
 // A socket is a Conn that is not a Prompt, as one over a network.
 type socket struct{ jsonrpc.Conn }
 
-// TestQueueRests: the goroutine that sends to a socket stays while there are messages, and for a while after that. Then
-// there is none until the next message, or the end.
+// TestQueueRests: the goroutine that sends to a socket stays while messages come often, and for a while after that. Then
+// there is none until the next message, or the end. Nor is there one after a message that comes alone.
 func TestQueueRests(t *testing.T) {
 	for name, end := range map[string]func(l *line){
 		"finished": func(l *line) {
@@ -130,16 +130,31 @@ func TestQueueRests(t *testing.T) {
 				near, far := jsonrpc.Pipe()
 				over := make(chan error, 1)
 				l.Start(socket{near}, func(err error) { over <- err })
+				send := func() {
+					l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("a")}) })
+					if m, err := far.Recv(); err != nil || m.Method != "a" {
+						t.Errorf("received %v, %v", m, err)
+					}
+				}
 				for range 2 {
-					for range 10 {
-						l.locked(func() { _ = l.Force(jsonrpc.Queued{Message: notice("a")}) })
-						if m, err := far.Recv(); err != nil || m.Method != "a" {
-							t.Errorf("received %v, %v", m, err)
+					for range 3 {
+						time.Sleep(jsonrpc.RestAfter / 2)
+						send()
+						synctest.Wait()
+						if senders() != 0 {
+							t.Error("a goroutine waits after a message that came alone")
 						}
+					}
+					time.Sleep(jsonrpc.RestAfter / 2)
+					send()
+					synctest.Wait()
+					send()
+					for range 10 {
 						time.Sleep(jsonrpc.RestAfter * 9 / 10)
 						if senders() != 1 {
 							t.Error("each message gets a goroutine of its own")
 						}
+						send()
 					}
 					time.Sleep(2 * jsonrpc.RestAfter)
 					synctest.Wait()
@@ -199,15 +214,16 @@ func TestReceive(t *testing.T) {
 			}
 		}
 		_ = near.Send(notice("first"))
-		time.Sleep(jsonrpc.RestAfter * 9 / 10)
+		<-returned
+		want(0, "first")
 		_ = near.Send(notice("second"))
 		time.Sleep(jsonrpc.RestAfter * 9 / 10)
 		want(1, "first", "second")
-		time.Sleep(2 * time.Second)
-		want(0, "first", "second")
-		<-returned
 		_ = near.Send(notice("third"))
+		time.Sleep(jsonrpc.RestAfter * 9 / 10)
 		want(1, "first", "second", "third")
+		time.Sleep(2 * time.Second)
+		want(0, "first", "second", "third")
 
 		// What is passed on at once needs no goroutine, and does not keep one.
 		far.HandleWith(func(m *jsonrpc.Message) bool {
@@ -222,7 +238,7 @@ func TestReceive(t *testing.T) {
 		want(0, "passed")
 		got = nil
 		_ = near.Send(notice("waits"))
-		want(1, "waits", "waits")
+		want(0, "waits", "waits")
 		far.HandleWith(nil)
 		time.Sleep(3 * time.Second)
 		want(0, "waits", "waits")
