@@ -158,8 +158,8 @@ func (set *upstreamSet) extensionOwner(r *request, e extensionCall) (*upstreamCo
 
 // unknownToAll returns the error for a method that no upstream knows that could be asked.
 func (r *request) unknownToAll() json.RawMessage {
-	if r.notSent != nil { // it might have known it
-		return r.notSent
+	if r.fallback != nil { // it might have known it
+		return r.fallback
 	}
 	return jsonrpc.MethodNotFound(r.Method).Raw()
 }
@@ -185,7 +185,7 @@ func (set *upstreamSet) extensionOwners(ctx context.Context, r *request, e exten
 	if u, ok := set.knows.Load(r.Method); ok {
 		add(u.(*upstreamConn))
 	}
-	r.notSent = set.introduceAll(ctx, r)
+	r.fallback = set.introduceAll(ctx, r)
 	for _, u := range set.conns {
 		if u.lists.Says().IsExtended() {
 			add(u)

@@ -43,8 +43,8 @@ func (r *request) searched(u *upstreamConn, answer *jsonrpc.Message) *jsonrpc.Me
 // get it, so that another one may get it.
 func (r *request) unknownTo(text json.RawMessage) bool {
 	if data := jsonrpc.ReadErrorData(text); data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent {
-		if r.notSent == nil {
-			r.notSent = text
+		if r.fallback == nil {
+			r.fallback = text
 		}
 		return true
 	}

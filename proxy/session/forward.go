@@ -129,14 +129,14 @@ func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 // resource or the method. If none has it, one that has failed or could not be asked may.
 func (c *call) answered(answer *jsonrpc.Message) {
 	r, s := c.request, c.request.upstreams.s
-	if answer.Error != nil && (len(r.others) > 0 || r.notSent != nil) && r.isForOthers(answer.Error) {
+	if answer.Error != nil && (len(r.others) > 0 || r.fallback != nil) && r.isForOthers(answer.Error) {
 		if len(r.others) > 0 {
 			next := r.others[0]
 			r.others = r.others[1:]
 			s.forward(r, next)
 			return
 		}
-		answer = &jsonrpc.Message{ID: c.ID, Error: r.notSent}
+		answer = &jsonrpc.Message{ID: c.ID, Error: r.fallback}
 	}
 	if r.extension {
 		answer = s.ofExtension(c, answer)
@@ -162,42 +162,36 @@ func (r *request) isForOthers(text json.RawMessage) bool {
 	if r.seeks {
 		return r.unknownTo(text)
 	}
-	return lacksResource(text) || r.mayLackResource(text)
-}
-
-// mayLackResource reports whether an error may mean that the upstream does not have a resource:
-// servers whose handler throws for an unknown URI send -32603 or -32600, as they do for what is
-// wrong with one that they have. So the first of these errors is the answer if no other upstream
-// has the resource.
-func (r *request) mayLackResource(text json.RawMessage) bool {
-	raw, err := jsonrpc.Member(text, "code")
-	if err != nil {
+	switch code := codeOf(text); {
+	case lacksResource(text):
+	case code != jsonrpc.CodeInternalError && code != jsonrpc.CodeInvalidRequest, jsonrpc.ReadErrorData(text).Reason != "":
 		return false
-	}
-	code, _ := strconv.Atoi(string(raw))
-	if code != jsonrpc.CodeInternalError && code != jsonrpc.CodeInvalidRequest || jsonrpc.ReadErrorData(text).Reason != "" {
-		return false
-	}
-	if !r.failed {
-		r.failed, r.notSent = true, text
+	case r.fallback == nil || jsonrpc.IsClosed(r.fallback):
+		// Servers whose handler throws for an unknown URI say this, as they do for what is wrong with one that they have.
+		r.fallback = text
 	}
 	return true
 }
 
 // lacksResource reports whether an error means that the upstream does not have a resource, or never
-// got the request, so that another one may have it. Any other error comes from the upstream that
-// has it. Servers without a code for it send 0.
+// got the request, so that another one may have it. Servers without a code for it send 0.
 func lacksResource(text json.RawMessage) bool {
-	raw, err := jsonrpc.Member(text, "code")
-	if err != nil {
-		return false
-	}
-	switch code, _ := strconv.Atoi(string(raw)); code {
+	switch codeOf(text) {
 	case jsonrpc.CodeResourceNotFound, jsonrpc.CodeInvalidParams, jsonrpc.CodeMethodNotFound, 0:
 		return true
 	}
 	data := jsonrpc.ReadErrorData(text)
 	return data.Reason == jsonrpc.ReasonClosed && data.Phase == jsonrpc.NotSent
+}
+
+// codeOf returns the code of an error: 0 also if there is none, -1 if there are several.
+func codeOf(text json.RawMessage) int {
+	raw, err := jsonrpc.Member(text, "code")
+	if err != nil {
+		return -1
+	}
+	code, _ := strconv.Atoi(string(raw))
+	return code
 }
 
 // whoAnswers asks upstreams in turn and returns the first one that returns a result. If there is

@@ -109,7 +109,7 @@ func (l *extensionList) result(s *session, r *request, elements []json.RawMessag
 // It returns an error if no upstream could list anything.
 func (s *session) mergeExtension(ctx context.Context, r *request, l *extensionList, meta json.RawMessage) (merged []json.RawMessage, caching catalog.Caching, failure json.RawMessage) {
 	set := r.upstreams
-	r.notSent = set.introduceAll(ctx, r)
+	r.fallback = set.introduceAll(ctx, r)
 	want := func(i int) bool { return l.isOf(set.conns[i]) }
 	found, failed := lists.Gather(ctx, listsOf(set.conns), l.method, want, func(ctx context.Context, i int) (catalog.Collection, *lists.Failure) {
 		return set.conns[i].lists.Pages(ctx, l.method, l.member, meta)
@@ -117,7 +117,7 @@ func (s *session) mergeExtension(ctx context.Context, r *request, l *extensionLi
 	var first *lists.Failure
 	answers := 0
 	owner := make(map[string]*upstreamConn)
-	if r.notSent != nil {
+	if r.fallback != nil {
 		caching.Partial()
 	}
 	for i, u := range set.conns {
@@ -201,7 +201,7 @@ func (s *session) byListed(r *request) *jsonrpc.Error {
 	s.work(r, func(ctx context.Context) {
 		_, _, failure := s.mergeExtension(ctx, r, l, r.identity())
 		if u := set.listingOf(l).of(key, isDirectory); u != nil {
-			r.notSent = nil // whatever this one answers is the answer
+			r.fallback = nil // whatever this one answers is the answer
 			s.forward(r, u)
 			return
 		}

@@ -125,7 +125,7 @@ func (s *session) toOwnerOf(r *request, in mcp.Member) *jsonrpc.Error {
 // of them; plain reads find that one.
 func (s *session) toOneOf(ctx context.Context, r *request, candidates []*upstreamConn) {
 	if !r.retry {
-		r.others, r.notSent = candidates[1:], r.upstreams.unreachedText(r.grant)
+		r.others, r.fallback = candidates[1:], r.upstreams.unreachedText(r.grant)
 		s.forward(r, candidates[0])
 		return
 	}

@@ -44,12 +44,12 @@ type request struct {
 	// lacksResource. Owned by whoever settles the call.
 	others []*upstreamConn
 
-	// seeks means that upstreams are asked in turn for an unknown method, see searched. notSent is the
-	// first error of one that could not be asked, or did not get the request; or if failed, the first
-	// of one that may have the resource, see mayLackResource. Owned by whoever settles the call.
-	seeks   bool
-	failed  bool
-	notSent json.RawMessage
+	// seeks means that upstreams are asked in turn for an unknown method, see searched. fallback is the
+	// error to answer if none of those asked has the resource or knows the method: the first of one that
+	// may have it, else of one that could not be asked, or did not get the request; nil for the last
+	// one's. Owned by whoever settles the call.
+	seeks    bool
+	fallback json.RawMessage
 
 	// kind is the resultType of the answer; modern era only. Owned by whoever settles the call.
 	kind string
