@@ -1,19 +1,11 @@
 package jsonrpc
 
-import (
-	"runtime"
-	"time"
-)
-
-// RestAfter is how long a goroutine waits for messages before it ends: a stack is most of what an idle
-// client takes. The next message starts another. When a crowd arrives, stacks of goroutines that end soon lie
-// between those that stay, and the runtime gives back 32 KiB of them at a time. So it is short.
-const RestAfter = 100 * time.Millisecond
+import "runtime"
 
 // Start owns Send of c until the end, and then calls over: with nil after Pause, and after Finish once
 // everything was sent. Otherwise with the error of Close or Send. There is a goroutine only while something
 // waits, and at the end: if c is a [Prompt], it is started for what c did not take at once. For a socket it
-// stays for a while, because a new one for each message would cost more.
+// stays for a while if messages come often, because a new one for each would cost more.
 func (q *Queue) Start(c Conn, over func(error)) {
 	q.L.Lock()
 	q.conn = c
@@ -46,7 +38,7 @@ func (q *Queue) Start(c Conn, over func(error)) {
 
 // Receive passes on all that comes from c: handle is called with what [RecvAll] returns, until it returns
 // false, and keeps nothing of batch. Then Receive returns. If c is a [Resting], it also returns when nothing
-// has come for a while, and another goroutine goes on with the next message; and it calls gather, unless that
+// is likely to come soon, and another goroutine goes on with the next message; and it calls gather, unless that
 // is nil, when something has come and before it takes it.
 func Receive(c Conn, gather func(), handle func(batch []*Message, err error) (more bool)) {
 	r, rests := c.(Resting)
