@@ -46,7 +46,8 @@ import (
 // It appends every message that it receives to the file in FAKE_LOG, and "end" when its client
 // has left. With FAKE_STUBBORN it ignores the end of its client, and SIGTERM; with FAKE_MUTE it
 // ignores initialize and server/discover, and FAKE_UNLISTED is its error for tools/list.
-// FAKE_CLEARS is how long it clears up after its client has left, before it appends "cleared". It is on stdio, or at the address in FAKE_HTTP.
+// FAKE_CLEARS is how long it clears up after its client has left, before it appends "cleared".
+// It is on stdio, or at the address in FAKE_HTTP.
 //
 // FAKE_ERA is "modern" or "both"; else the server speaks only the legacy era. Then FAKE_PROBED
 // says what it does at server/discover: "exit", or "silent".

@@ -100,7 +100,7 @@ type alarm struct {
 	mu    sync.Mutex    // guards the fields below
 	wake  chan struct{} // of the handler that waits; nil for none
 	due   time.Time     // when to wake it
-	often bool          // the POST before began less than the time of one ago
+	often bool          // the last wait began less than the time of one before this one
 	timer *time.Timer
 	fires time.Time // when timer does, not later than due; zero if it does not
 }
