@@ -44,9 +44,19 @@ func fullPipe(t *testing.T) (in, out *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { in.Close(); out.Close() })
-	out.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	out.Write(make([]byte, 4<<20))
-	out.SetWriteDeadline(time.Time{})
+	raw, err := out.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Write(func(fd uintptr) bool {
+		for err := error(nil); err == nil || err == syscall.EINTR; {
+			_, err = syscall.Write(int(fd), make([]byte, 4<<10))
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return in, out
 }
 
