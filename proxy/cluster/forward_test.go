@@ -30,6 +30,7 @@ func (o *owner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 		o.ended <- context.Cause(r.Context())
+		panic(http.ErrAbortHandler) // a return would complete the response, if the connection still takes that
 	case "/echo": // line by line, as events
 		http.NewResponseController(w).EnableFullDuplex()
 		w.(http.Flusher).Flush()
