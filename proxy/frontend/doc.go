@@ -71,7 +71,7 @@
 //
 // From the top down: http.go has the configuration and the paths. streamable.go, httpsse.go and
 // modern.go handle requests. replicas.go, names.go, relay.go and lookup.go pass them on.
-// sessions.go begins and ends sessions, directory.go finds them, move.go moves them. session.go with streams.go and reader.go, and
+// sessions.go begins and ends sessions, directory.go finds them, move.go moves them. session.go with deliver.go, streams.go and reader.go, and
 // principal.go, are the Conns. guard.go and identifier.go identify clients. headers.go, body.go, events.go and reply.go read and write HTTP. socket.go is a
 // WebSocket. backlog.go and slots.go bound the memory of messages.
 //

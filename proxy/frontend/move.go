@@ -21,6 +21,23 @@ const (
 	moveAgain   = 3                      // how often a record is sent again at most, since a server has said more
 )
 
+// movable is what a session needs to move to another replica, or to be continued by the one that keeps its record. The
+// lock of the session guards it.
+type movable struct {
+	// Nil for a session that never moves; static.
+	moving  *atomic.Bool // sessions move away
+	changes *changes     // of its record, too
+	said    *saidOnce    // guarded
+
+	moves    int64         // how often the session has moved
+	records  int64         // made for the replica that it moves to
+	resumed  string        // "moved" or "adopted", if it was; static once Serve runs
+	gets     int           // GETs being served
+	resuming *resumption   // nil unless it has just moved here
+	frozen   chan struct{} // it is being moved; closed when that is over
+	taker    string        // the replica that may have it already; owned by the mover
+}
+
 // Moves reports whether the session moves to another replica instead of draining.
 func (s *httpSession) Moves() bool { return s.moving != nil && !s.sse && s.moving.Load() }
 
