@@ -87,19 +87,14 @@ func (ls *links) takeOverLocked(cfg *config.Config, all []*remoteLink) {
 
 // newRemoteLink returns a link that has not started. The error is about its TLS files.
 func (ls *links) newRemoteLink(c config.Link) (*remoteLink, error) {
-	f := &remoteLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}, ended: make(chan struct{}, 1)}
+	f := &remoteLink{config: c, log: ls.log.With("link", c.Name), hangUp: func() {}}
 	f.client = link.Client{
 		ID: ls.router.ID, Log: f.log, Limits: ls.limits, Heartbeat: heartbeatOf(c.Heartbeat),
 		Announced: func(upstreams []link.Upstream) { ls.announced(f, false, upstreams) },
 		Lost:      func(event string, err error) { ls.lost(f, false, event, err) },
 		Failed:    func(err error) { ls.failed(f, err) },
 	}
-	f.through = link.Client{
-		ID: ls.router.ID, Limits: ls.limits, Heartbeat: f.client.Heartbeat,
-		Announced: func(upstreams []link.Upstream) { ls.announced(f, true, upstreams) },
-		Lost:      func(event string, err error) { ls.lost(f, true, event, err) },
-	}
-	f.lends = link.Server{Through: &f.client, Heartbeat: f.client.Heartbeat}
+	f.replicaLinks = ls.newReplicaLinks(f)
 	t, err := clientTLS(c.TLS, c.Dial, f.log)
 	if err != nil {
 		return nil, err

@@ -29,23 +29,13 @@ type remoteLink struct {
 	endpoint link.Endpoint // to dial; zero if the host dials
 	proof    credentials   // of endpoint, closed by keepUp; nil for none
 
-	// Between replicas, if the host dials.
-	through link.Client   // to the host, through a replica that it has dialled
-	lends   link.Server   // for other replicas, onto client
-	ended   chan struct{} // has an element if a link was lost; capacity 1
+	// The link ends when ctx is done. Set by links.startLocked.
+	ctx    context.Context
+	hangUp context.CancelFunc
 
-	// Set by links.startLocked. The link ends when ctx is done, and what it has to do with replicas when among is.
-	ctx, among   context.Context
-	hangUp, part context.CancelFunc
+	replicaLinks
 
 	// Guarded by links.mu.
-	via     string                  // the instance through which the link is, or was last; "" for the link of its own
-	by      string                  // that to which through leads
-	cut     context.CancelCauseFunc // ends through; set with by
-	lending context.Context         // of the links of other replicas; nil while there is no link of its own
-	endLoan context.CancelFunc      // of lending
-	loans   int                     // links of other replicas
-
 	announced []announced          // last; kept while the link is lost
 	rejected  []observe.Rejection  // announced and not offered
 	known     bool                 // the host has announced something

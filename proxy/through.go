@@ -34,6 +34,38 @@ const (
 	seekTimeout = time.Second
 )
 
+// replicaLinks are what a link has to do with other replicas, if the host dials: one of them may lead to the host, and
+// others may use the link that the host has dialled here.
+type replicaLinks struct {
+	through link.Client   // to the host, through a replica that it has dialled
+	lends   link.Server   // for other replicas, onto the client of the link
+	ended   chan struct{} // has an element if a link was lost; capacity 1
+
+	// All of it ends when among is done. Set by links.startLocked.
+	among context.Context
+	part  context.CancelFunc
+
+	// Guarded by links.mu.
+	via     string                  // the instance through which the link is, or was last; "" for the link of its own
+	by      string                  // that to which through leads
+	cut     context.CancelCauseFunc // ends through; set with by
+	lending context.Context         // of the links of other replicas; nil while there is no link of its own
+	endLoan context.CancelFunc      // of lending
+	loans   int                     // links of other replicas
+}
+
+func (ls *links) newReplicaLinks(f *remoteLink) replicaLinks {
+	return replicaLinks{
+		through: link.Client{
+			ID: ls.router.ID, Limits: ls.limits, Heartbeat: f.client.Heartbeat,
+			Announced: func(upstreams []link.Upstream) { ls.announced(f, true, upstreams) },
+			Lost:      func(event string, err error) { ls.lost(f, true, event, err) },
+		},
+		lends: link.Server{Through: &f.client, Heartbeat: f.client.Heartbeat},
+		ended: make(chan struct{}, 1),
+	}
+}
+
 // shared adds to h, which serves what other replicas pass on, the links that they may use.
 func (ls *links) shared(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
