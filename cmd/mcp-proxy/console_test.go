@@ -202,7 +202,7 @@ func TestLateStart(t *testing.T) {
 		c := &console{obey: func(s string) { out.WriteString(s) }, wide: func() int { return 50 }, live: true, folds: make(map[string]*fold)}
 		cfg := &config.Config{Upstreams: []config.Upstream{{Name: "slow"}, {Name: "quick"}}}
 		n := newReporter(slog.New(&consoleHandler{console: c}), cfg)
-		stop := n.begin(t.Context(), slowTrials, cfg)
+		stop := n.begin(t.Context(), slowTrials)
 		time.Sleep(time.Minute)
 		stop()
 		want := "quick   ready  offers nothing  0.0 s\nslow    starting  the first start may download it\nslow    ready  offers nothing  0.0 s\n"
@@ -217,6 +217,52 @@ func slowTrials(_ context.Context, _ []config.Upstream, tell func(*proxy.Trial))
 	tell(&proxy.Trial{Upstream: "quick"})
 	time.Sleep(20 * time.Second)
 	tell(&proxy.Trial{Upstream: "slow"})
+}
+
+// The failure of an upstream is told once, by its trial, even if a client or the background has found it before that:
+// as soon as the proxy serves, at the start and in a reload.
+func TestFailureBeforeTheTrial(t *testing.T) {
+	var out strings.Builder
+	c := &console{obey: func(s string) { out.WriteString(s) }, wide: func() int { return 0 }, live: true, folds: make(map[string]*fold)}
+	cfg := &config.Config{Upstreams: []config.Upstream{{Name: "a"}}}
+	log := slog.New(&consoleHandler{console: c})
+	n := newReporter(log, cfg)
+	fails := func(upstream, event string) {
+		log.Warn("upstream failed to start", "upstream", upstream, "cause", "exit status 1", "in_flight", 0, "event", event)
+	}
+	fails("a", "othera00")
+	stop := n.begin(t.Context(), func(_ context.Context, upstreams []config.Upstream, tell func(*proxy.Trial)) {
+		for _, u := range upstreams {
+			tell(&proxy.Trial{Upstream: u.Name, Failed: "did not start", Event: "trial" + u.Name})
+		}
+	})
+	reload := n.adopting(func(cfg *config.Config) error {
+		for _, u := range cfg.Upstreams[1:] {
+			fails(u.Name, "other"+u.Name)
+		}
+		if len(cfg.Upstreams) > 2 {
+			return errors.New("rejected")
+		}
+		return nil
+	})
+	b := config.Upstream{Name: "b"}
+	if err := reload(&config.Config{Upstreams: append(cfg.Upstreams, b)}); err != nil {
+		t.Error(err)
+	}
+	if err := reload(&config.Config{Upstreams: append(cfg.Upstreams, b, config.Upstream{Name: "c"})}); err == nil {
+		t.Error("it was not rejected")
+	}
+	stop()
+	for _, name := range []string{"a", "b"} {
+		if n := strings.Count(out.String(), "(more: mcp-proxy explain trial"+name); n != 1 || strings.Contains(out.String(), "other") {
+			t.Errorf("%s has failed %d times in\n%s", name, n, &out)
+		}
+	}
+	out.Reset()
+	fails("c", "later000") // the rejected configuration hides nothing
+	if !strings.Contains(out.String(), "later000") {
+		t.Errorf("it says\n%s", &out)
+	}
 }
 
 // A timedHandler gives records the time of a clock.

@@ -27,8 +27,9 @@ type reporter struct {
 	clients clientLines
 	lines   chan func() // to begin's goroutine; never closed. When it is full, lines are dropped
 
-	mu     sync.Mutex // guards the fields below
-	trying map[string]bool
+	mu     sync.Mutex              // guards the fields below
+	trying map[string]int          // trials whose results will be reported
+	due    []config.Upstream       // to be tried by begin
 	failed map[string]time.Time    // when the failure of an upstream was last reported
 	down   map[string]time.Time    // since when an upstream has not been usable
 	begun  map[string]bool         // upstreams that have been ready before
@@ -54,10 +55,10 @@ func newReporter(log *slog.Logger, cfg *config.Config) *reporter {
 		return nil
 	}
 	n := &reporter{
-		console: h.console, lines: make(chan func(), mostLines), trying: make(map[string]bool), failed: make(map[string]time.Time),
+		console: h.console, lines: make(chan func(), mostLines), trying: make(map[string]int), failed: make(map[string]time.Time),
 		down: make(map[string]time.Time), begun: make(map[string]bool), linked: make(map[string]bool),
 	}
-	n.know(cfg)
+	n.adopted(cfg, n.expect(cfg))
 	n.clients.tell = func(text string) { n.later("client", text) }
 	h.skip = n.tells
 	return n
@@ -100,7 +101,7 @@ func (n *reporter) tells(r *record) bool {
 	if event != "" {
 		n.endedLocked(upstream, r.Time)
 	}
-	if n.trying[upstream] || slices.Contains(n.told, event) {
+	if n.trying[upstream] > 0 || slices.Contains(n.told, event) {
 		return true
 	}
 	inFlight := r.said["in_flight"]
@@ -163,7 +164,8 @@ func (n *reporter) linkUp(l proxy.Link) {
 		for _, name := range l.Upstreams {
 			if !n.linked[name] {
 				news = append(news, config.Upstream{Name: name})
-				n.linked[name], n.trying[name] = true, true
+				n.linked[name] = true
+				n.trying[name]++
 			}
 		}
 		n.try(news)
@@ -226,7 +228,7 @@ func (n *reporter) title(addresses [][2]string) {
 // begin tries all upstreams on a terminal, until ctx is done, and writes the queued lines until stop is
 // called. stop waits for both.
 func (n *reporter) begin(
-	ctx context.Context, try func(context.Context, []config.Upstream, func(*proxy.Trial)), cfg *config.Config,
+	ctx context.Context, try func(context.Context, []config.Upstream, func(*proxy.Trial)),
 ) (stop func()) {
 	if n == nil {
 		return func() {}
@@ -237,9 +239,10 @@ func (n *reporter) begin(
 	n.try = func(upstreams []config.Upstream) {
 		wg.Go(func() { try(ctx, upstreams, n.tried) })
 	}
+	n.try(n.due)
+	n.due = nil
 	n.mu.Unlock()
 	wg.Go(func() { n.write(writing) })
-	n.adopted(cfg)
 	return func() {
 		n.mu.Lock()
 		n.try = nil
@@ -287,31 +290,62 @@ func (n *reporter) adopting(adopt func(*config.Config) error) func(*config.Confi
 		return adopt
 	}
 	return func(cfg *config.Config) error {
+		news := n.expect(cfg)
 		err := adopt(cfg)
-		if err == nil {
-			n.adopted(cfg)
+		if err != nil {
+			n.unexpect(news)
+			return err
 		}
-		return err
+		n.adopted(cfg, news)
+		return nil
 	}
 }
 
-// adopted tries the upstreams of a configuration that are new or have changed.
-func (n *reporter) adopted(cfg *config.Config) {
+// expect returns the upstreams of a configuration that are new or have changed. It is called before anything can
+// start them: their trials will report how they fail, and the log leaves that out even if somebody else starts them first.
+func (n *reporter) expect(cfg *config.Config) (news []config.Upstream) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.console.live {
+		return nil
+	}
+	for _, u := range cfg.Upstreams {
+		if old, ok := n.upstreams[u.Name]; !ok || !reflect.DeepEqual(old, u) {
+			news = append(news, u)
+			n.trying[u.Name]++
+		}
+	}
+	return news
+}
+
+// unexpect takes back what expect has done, because the configuration is not used.
+func (n *reporter) unexpect(news []config.Upstream) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, u := range news {
+		n.overLocked(u.Name)
+	}
+}
+
+// overLocked counts a trial out.
+func (n *reporter) overLocked(upstream string) {
+	if n.trying[upstream]--; n.trying[upstream] <= 0 {
+		delete(n.trying, upstream)
+	}
+}
+
+// adopted tries the upstreams of a configuration that expect has returned, or has begin try them.
+func (n *reporter) adopted(cfg *config.Config, news []config.Upstream) {
 	n.know(cfg)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.try == nil || !n.console.live {
-		return
-	}
-	var news []config.Upstream
-	before := n.upstreams
 	n.upstreams = make(map[string]config.Upstream)
 	for _, u := range cfg.Upstreams {
-		if old, ok := before[u.Name]; !ok || !reflect.DeepEqual(old, u) {
-			news = append(news, u)
-			n.trying[u.Name] = true
-		}
 		n.upstreams[u.Name] = u
+	}
+	if n.try == nil {
+		n.due = append(n.due, news...)
+		return
 	}
 	n.try(news)
 }
@@ -319,7 +353,7 @@ func (n *reporter) adopted(cfg *config.Config) {
 // tried reports the result of a trial.
 func (n *reporter) tried(t *proxy.Trial) {
 	n.mu.Lock()
-	delete(n.trying, t.Upstream)
+	n.overLocked(t.Upstream)
 	if t.OK() {
 		n.begun[t.Upstream] = true
 	} else {

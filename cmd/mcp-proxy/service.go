@@ -53,7 +53,7 @@ func (s *start) run(ctx context.Context, v service, n *reporter, lostGrace time.
 	go func() { ended <- v.Serve() }() // until Shutdown
 	ready()
 	tellManager(daemon.SdNotifyReady, s.log)
-	defer n.begin(serving, v.Try, s.cfg)()
+	defer n.begin(serving, v.Try)()
 
 	var err error
 	grace := lostGrace
