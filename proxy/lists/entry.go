@@ -134,7 +134,11 @@ type AskFunc func(ctx context.Context, method string, params json.RawMessage) (j
 // An AnswerError is an error response of an upstream.
 type AnswerError struct{ Wire json.RawMessage }
 
-func (e *AnswerError) Error() string { return string(e.Wire) }
+// Error implements error, for logs: bounded, and without the data.
+func (e *AnswerError) Error() string {
+	code, _ := jsonrpc.Member(e.Wire, "code")
+	return fmt.Sprintf("%.1000s (%.20s)", jsonrpc.WhatOf(e.Wire), code)
+}
 
 // Unsupported reports whether the upstream does not know the method.
 func (e *AnswerError) Unsupported() bool { return IsUnsupported(e.Wire) }

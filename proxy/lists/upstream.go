@@ -265,7 +265,7 @@ func (u *Upstream) Pages(ctx context.Context, method, list string, meta json.Raw
 	answer, refused := errors.AsType[*AnswerError](err)
 	switch {
 	case refused:
-		return found, &Failure{Wire: answer.Wire, cause: "error response", Unsupported: answer.Unsupported()}
+		return found, &Failure{Wire: answer.Wire, cause: "error response", err: err, Unsupported: answer.Unsupported()}
 	case errors.Is(err, ErrUnusable):
 		return found, FailureOf(jsonrpc.InvalidResponse(u.Name, err.Error()))
 	case err == ErrTooLong:
@@ -324,6 +324,7 @@ type Failure struct {
 	Wire        json.RawMessage
 	Unsupported bool   // the upstream has no such list, whatever it declared
 	cause       string // for the log
+	err         error  // the upstream's own, for the log; nil for ours
 	event       string // of the end that it comes from; "" for none
 	late        bool   // it was not waited for any longer
 	skipped     bool   // or not at all
@@ -347,7 +348,11 @@ func (u *Upstream) LeftOut(method string, f *Failure) {
 	if !u.missingLogged.Swap(true) && u.of.Memory.noteMissing(u.Name, f) {
 		level = slog.LevelWarn
 	}
-	u.Log.Log(u.of.Context, level, "upstream left out of a merged list", "method", method, "cause", f.cause)
+	log := u.Log.With("method", method, "cause", f.cause)
+	if f.err != nil {
+		log = log.With("err", f.err)
+	}
+	log.Log(u.of.Context, level, "upstream left out of a merged list")
 }
 
 // lateFailure is why the upstream has no part in an answer that did not wait for it.

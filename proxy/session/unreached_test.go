@@ -1,7 +1,11 @@
 package session
 
 import (
+	"encoding/json"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -50,5 +54,30 @@ func TestUnreachedNamesLinks(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// The log says with which error an upstream has answered that is left out of a list: bounded, and without the data.
+func TestLogOfAnErrorInAList(t *testing.T) {
+	var text strings.Builder
+	router := &Router{Log: slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	inWorld(t, router, []string{"bad", "b"}, func(w *world) {
+		w.hands = map[string]func(*party, *jsonrpc.Message){"bad": func(p *party, m *jsonrpc.Message) {
+			if m.Method != "tools/list" {
+				echo("bad")(p, m)
+				return
+			}
+			refusal := `{"code":-32099,"message":"the database\nis locked ` + strings.Repeat("x", 5000) + `","data":{"key":"private"}}`
+			p.conn.Send(&jsonrpc.Message{ID: m.ID, Error: json.RawMessage(refusal)})
+		}}
+		w.initialize()
+		w.client.say(listsTools)
+		synctest.Wait()
+		w.client.take()
+	})
+	said := text.String()
+	if !strings.Contains(said, `cause="error response"`) || !strings.Contains(said, `"the database\nis locked xx`) || !strings.Contains(said, "(-32099)") ||
+		strings.Contains(said, "private") || len(said) > 1500 {
+		t.Errorf("%d bytes: %s", len(said), said)
 	}
 }
