@@ -191,7 +191,7 @@ func (v value) structure(to reflect.Value) {
 }
 
 // unknown refuses an unknown key of an object. In an entry of another program it warns, once for
-// each key, unless the key may be a misspelt one that restricts the server.
+// each key, unless the key may be a misspelt one that restricts the server, or without which there is none.
 func (v value) unknown(of *tree.Node, key string, known []string) {
 	folded := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) })
 	guarded := Nearest(key, forms.Restricting)
@@ -200,6 +200,8 @@ func (v value) unknown(of *tree.Node, key string, known []string) {
 		v.wrong(noReplay)
 	case of.Foreign && guarded != "":
 		v.wrong("unknown key; did you mean %s?", guarded)
+	case of.Foreign && isSlip(of, key, known):
+		v.wrong("unknown key%s", DidYouMean(key, known))
 	case of.Foreign && v.ignored[key]:
 	case of.Foreign:
 		v.ignored[key] = true

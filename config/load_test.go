@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -339,5 +340,21 @@ func TestFileCannotBeRead(t *testing.T) {
 		if got := problems(t, Options{File: filepath.Join(dir, name)}); got != name+": "+want+"\n" {
 			t.Errorf("%s: %s", name, got)
 		}
+	}
+}
+
+// A misspelt command or url of another program's entry is a mistake, told once for each entry, and beside the other
+// one only a warning.
+func TestSlipInAnotherProgramsEntry(t *testing.T) {
+	servers := `{"a": {"comand": "x"}, "b": {"comand": "x"}, "c": {"uri": "http://localhost"}, "d": {"command": "x", "uri": "y"}}`
+	_, warnings, err := Load(Options{File: write(t, "mcp.json", `{"mcpServers": `+servers+`}`)})
+	told := strings.Join(warnings, "\n") + fmt.Sprintf("\n%v", err)
+	for _, key := range []string{"a.comand", "b.comand", "c.uri", "d.uri"} {
+		if n := strings.Count(told, "mcpServers."+key+": unknown key"); n != 1 {
+			t.Errorf("%s is told %d times in\n%s", key, n, told)
+		}
+	}
+	if problems, _ := errors.AsType[Problems](err); len(warnings) != 1 || len(problems) != 3 {
+		t.Errorf("%d warnings and %d mistakes in\n%s", len(warnings), len(problems), told)
 	}
 }

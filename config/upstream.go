@@ -62,7 +62,6 @@ func (u *Upstream) checkTransport(v value) {
 			is = append(is, t.key)
 		}
 	}
-	slip := v.slip()
 	switch {
 	case len(is) > 1:
 		v.wrong("has both %s", strings.Join(is, " and "))
@@ -74,24 +73,21 @@ func (u *Upstream) checkTransport(v value) {
 				}
 			}
 		}
-	case slip == nil && !v.node.Has("replay"):
+	case !v.node.Has("replay") && !v.slips():
 		v.wrong("needs command or url")
-	case slip != nil && v.node.Foreign: // for our own entries, structure has reported it
-		value{v.reader, slip}.wrong("unknown key%s", DidYouMean(strings.TrimPrefix(slip.At, v.node.At+"."), []string{"command", "url"}))
 	}
 }
 
-// slip returns the value of an unknown key that looks like a misspelt command or url; nil if there is
-// none.
-func (v value) slip() *tree.Node {
+// slips reports whether an upstream has a slip in the place of command or url, which structure has reported.
+func (v value) slips() bool {
 	known := keysOf(reflect.TypeFor[Upstream]())
-	for _, m := range v.node.Members {
-		near := Nearest(m.Key, known)
-		if !slices.Contains(known, m.Key) && slices.Contains([]string{"command", "url"}, near) {
-			return m.Value
-		}
-	}
-	return nil
+	return slices.ContainsFunc(v.node.Members, func(m tree.Member) bool { return isSlip(v.node, m.Key, known) })
+}
+
+// isSlip reports whether a key of an object looks like a misspelt command or url, and the object has neither.
+func isSlip(of *tree.Node, key string, known []string) bool {
+	near := Nearest(key, known)
+	return (near == "command" || near == "url") && !of.Has("command") && !of.Has("url")
 }
 
 // checkCredentials refuses auth beside the header Authorization, which auth sets.
