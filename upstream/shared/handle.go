@@ -10,23 +10,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 )
 
-// methods are the requests that need more than forwarding.
-var methods map[string]func(*member, *peer.Request, *mcp.Notes)
-
-func init() { // not a literal: the handlers refer to the table
-	methods = map[string]func(*member, *peer.Request, *mcp.Notes){
-		mcp.MethodInitialize:  (*member).initialize,
-		mcp.MethodPing:        (*member).pong,
-		mcp.MethodSetLevel:    (*member).setLevel,
-		mcp.MethodSubscribe:   (*member).subscribe,
-		mcp.MethodUnsubscribe: (*member).subscribe,
-		mcp.MethodTasksGet:    (*member).aboutTask,
-		mcp.MethodTasksResult: (*member).aboutTask,
-		mcp.MethodTasksCancel: (*member).aboutTask,
-		mcp.MethodTasksList:   (*member).listTasks,
-	}
-}
-
 // request handles a request of the client.
 func (m *member) request(r *peer.Request) {
 	notes := mcp.Read(r.Message)
@@ -34,16 +17,27 @@ func (m *member) request(r *peer.Request) {
 		m.forwardModern(r, notes)
 		return
 	}
-	if handle := methods[r.Method]; handle != nil {
-		handle(m, r, notes)
-		return
+	switch r.Method {
+	case mcp.MethodInitialize:
+		m.initialize(r)
+	case mcp.MethodPing: // it concerns this hop alone
+		r.Respond(&jsonrpc.Message{Result: noResult})
+	case mcp.MethodSetLevel:
+		m.setLevel(r, notes)
+	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:
+		m.subscribe(r, notes)
+	case mcp.MethodTasksGet, mcp.MethodTasksResult, mcp.MethodTasksCancel:
+		m.aboutTask(r, notes)
+	case mcp.MethodTasksList:
+		m.listTasks(r, notes)
+	default:
+		m.forward(r, notes)
 	}
-	m.forward(r, notes)
 }
 
 // initialize answers the client's initialize with the server's first answer, and stores what the client can be
 // asked.
-func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
+func (m *member) initialize(r *peer.Request) {
 	capabilities, err := jsonrpc.Member(r.Message.Params, "capabilities")
 	var can mcp.Abilities
 	if err == nil {
@@ -64,9 +58,6 @@ func (m *member) initialize(r *peer.Request, _ *mcp.Notes) {
 		s.level.bring()
 	}
 }
-
-// pong answers a ping, which concerns this hop alone.
-func (m *member) pong(r *peer.Request, _ *mcp.Notes) { r.Respond(&jsonrpc.Message{Result: noResult}) }
 
 // setLevel records the log level that the client wants. It is answered when the server has accepted a level.
 func (m *member) setLevel(r *peer.Request, notes *mcp.Notes) {
