@@ -34,12 +34,12 @@ const (
 type exchange struct {
 	t       *transport
 	at      *endpoint
-	header  http.Header                // of this request alone; nil for none
-	id      jsonrpc.ID                 // of the request
-	related jsonrpc.ID                 // set on messages that are passed on; zero for requests of our own
-	reach   *reach                     // how far the request came
-	began   func(http.Header) *failure // called with the header of a success; may be nil
-	pass    func(received) bool        // called with each message before the reply; false ends the exchange
+	header  http.Header                 // of this request alone; nil for none
+	id      jsonrpc.ID                  // of the request
+	related jsonrpc.ID                  // set on messages that are passed on; zero for requests of our own
+	reach   *reach                      // how far the request came
+	began   func(http.Header) *failure  // called with the header of a success; may be nil
+	pass    func(*jsonrpc.Message) bool // called with each message before the reply; false ends the exchange
 
 	resp  *http.Response // nil before it has come
 	over  bool           // the response was read to its end, and closed
@@ -207,11 +207,11 @@ func (x *exchange) take(ctx context.Context, text []byte) (reply *jsonrpc.Messag
 			f = invalid("a response to another request")
 		case e.Unusable == nil:
 			e.Related = x.related
-			passed = x.pass(received{m: e})
+			passed = x.pass(e)
 		case e.Unusable.Reply && (e.Unusable.ID.IsZero() || same(e.Unusable.ID, x.id)), mediaType(x.resp) == typeJSON:
 			f = invalid(e.Unusable.Reason)
 		default:
-			passed = x.pass(received{err: e.Unusable})
+			passed = x.pass(e)
 		}
 		if !passed {
 			return nil, broken(ctx, jsonrpc.ErrClosed, true)

@@ -15,26 +15,13 @@ import (
 // wait.
 const inDepth = 16
 
-// received is what Recv returns.
-type received struct {
-	m   *jsonrpc.Message
-	err *jsonrpc.InvalidError
-}
-
-func (r received) result() (*jsonrpc.Message, error) {
-	if r.err != nil {
-		return nil, r.err
-	}
-	return r.m, nil
-}
-
 // A life is the part of a session over HTTP that receives and ends: the messages for Recv,
 // the contexts of its work, and its goroutines.
 type life struct {
-	// What waits for Recv. It is no jsonrpc.Queue: it has invalid messages, too, and a call
-	// stops waiting for room when it is given up.
-	in    chan received // to Recv; never closed
-	ended chan struct{} // closed by end
+	// What waits for Recv, which returns Unusable as its error. It is no jsonrpc.Queue: it has
+	// invalid messages, too, and a call stops waiting for room when it is given up.
+	in    chan *jsonrpc.Message // to Recv; never closed
+	ended chan struct{}         // closed by end
 	once  sync.Once
 	err   error // the end; written before ended is closed
 
@@ -53,7 +40,7 @@ type life struct {
 }
 
 func newLife(ctx context.Context) *life {
-	l := &life{in: make(chan received, inDepth), ended: make(chan struct{})}
+	l := &life{in: make(chan *jsonrpc.Message, inDepth), ended: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx)) // fail ends the session before it cancels calls
 	l.work, l.giveUp = context.WithCancel(l.ctx)
 	l.unhook = context.AfterFunc(ctx, func() {
@@ -65,25 +52,28 @@ func newLife(ctx context.Context) *life {
 // Recv implements jsonrpc.Conn. After the last message it returns a
 // [*jsonrpc.ClosedError], or jsonrpc.ErrClosed after Close.
 func (l *life) Recv() (*jsonrpc.Message, error) {
+	var m *jsonrpc.Message
 	select {
-	case r := <-l.in:
-		return r.result()
+	case m = <-l.in:
 	case <-l.ended:
+		select { // both may be ready
+		case m = <-l.in:
+		default:
+			return nil, l.err
+		}
 	}
-	select {
-	case r := <-l.in:
-		return r.result()
-	default:
-		return nil, l.err
+	if m.Unusable != nil {
+		return nil, m.Unusable
 	}
+	return m, nil
 }
 
-// put passes r to Recv, and may wait for room. It returns false after the end of the session,
+// put passes m to Recv, and may wait for room. It returns false after the end of the session,
 // even if there is room.
-func (l *life) put(r received) bool { return l.offer(r, nil) }
+func (l *life) put(m *jsonrpc.Message) bool { return l.offer(m, nil) }
 
 // offer is put that also returns false when gone is closed.
-func (l *life) offer(r received, gone <-chan struct{}) bool {
+func (l *life) offer(m *jsonrpc.Message, gone <-chan struct{}) bool {
 	select {
 	case <-l.ended:
 		return false
@@ -92,7 +82,7 @@ func (l *life) offer(r received, gone <-chan struct{}) bool {
 	default:
 	}
 	select {
-	case l.in <- r:
+	case l.in <- m:
 		return true
 	case <-gone:
 		return false
@@ -169,7 +159,7 @@ func (l *life) left() {
 
 // refuse answers a call that the Table did not accept. It does not wait for Recv.
 func (l *life) refuse(upstream string, id jsonrpc.ID, err error) {
-	l.spawn(func() { l.put(received{m: refusal(upstream, id, err)}) })
+	l.spawn(func() { l.put(refusal(upstream, id, err)) })
 }
 
 // refusal returns the answer to a call that a Table did not accept. If the call's id is in

@@ -249,7 +249,7 @@ func ask(ctx context.Context, t *transport, m *jsonrpc.Message) (reply *jsonrpc.
 	header, _ := requestHeader(m, nil)
 	x := &exchange{
 		t: t, at: &endpoint{url: t.url, modern: true}, header: header,
-		id: m.ID, reach: newReach(nil), pass: func(received) bool { return true },
+		id: m.ID, reach: newReach(nil), pass: func(*jsonrpc.Message) bool { return true },
 	}
 	defer x.close()
 	reply, f = x.run(ctx, m)

@@ -202,7 +202,7 @@ func (s *modern) post(c *modernCall, m *jsonrpc.Message) (*exchange, *jsonrpc.Me
 	header, bad := requestHeader(m, s.tools.mirrors)
 	x := &exchange{
 		t: s.t, at: s.at, header: header, id: m.ID, related: c.m.ID, reach: newReach(&s.delivered),
-		pass: func(r received) bool { return s.pass(c, r) },
+		pass: func(m *jsonrpc.Message) bool { return s.pass(c, m) },
 	}
 	if bad != nil {
 		return x, jsonrpc.NewError(m.ID, bad), nil
@@ -255,9 +255,7 @@ func (s *modern) answer(c *modernCall, reply *jsonrpc.Message, f *failure) {
 		s.note(c, f)
 		reply = f.answer(s.t.name, c.m.ID)
 	}
-	s.put(received{m: &jsonrpc.Message{
-		ID: c.m.ID, Result: reply.Result, Error: reply.Error, Extra: reply.Extra, Related: c.m.ID,
-	}})
+	s.put(&jsonrpc.Message{ID: c.m.ID, Result: reply.Result, Error: reply.Error, Extra: reply.Extra, Related: c.m.ID})
 }
 
 // note logs a failure. Subscriptions break off often, and their clients renew them.
@@ -277,20 +275,19 @@ func (s *modern) note(c *modernCall, f *failure) {
 
 // pass brings a message before the answer to a call to Recv. It returns false when the call
 // was given up.
-func (s *modern) pass(c *modernCall, r received) bool {
-	m := r.m
+func (s *modern) pass(c *modernCall, m *jsonrpc.Message) bool {
 	switch {
-	case m == nil:
+	case m.Unusable != nil:
 	case m.IsRequest(), m.Method == mcp.MethodCancelled:
 		s.log.Debug("message dropped: modern servers do not send it", "method", m.Method)
 		return c.ctx.Err() == nil
 	case c.m.Method == mcp.MethodListen:
-		if r.m = subscribed(m); r.m == nil {
+		if m = subscribed(m); m == nil {
 			s.log.Debug("message of another subscription dropped")
 			return c.ctx.Err() == nil
 		}
 	}
-	return s.offer(r, c.ctx.Done())
+	return s.offer(m, c.ctx.Done())
 }
 
 // subscribed returns a message of a subscription with the subscription's id, which some

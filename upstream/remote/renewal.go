@@ -94,7 +94,7 @@ func (h *history) replay() []*jsonrpc.Message {
 // hear before initialized. It returns notifications for the client, of everything that may
 // have changed meanwhile.
 func meet(
-	ctx context.Context, t *transport, at *endpoint, h *history, hear func() *eventListener, pass func(received) bool,
+	ctx context.Context, t *transport, at *endpoint, h *history, hear func() *eventListener, pass func(*jsonrpc.Message) bool,
 ) (news []*jsonrpc.Message, err error) {
 	m := h.initialize()
 	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
@@ -125,7 +125,7 @@ func meet(
 
 // restore repeats the rest of the state in a new session. It returns notifications for the
 // resources that are subscribed to again.
-func restore(ctx context.Context, t *transport, at *endpoint, h *history, pass func(received) bool) (news []*jsonrpc.Message) {
+func restore(ctx context.Context, t *transport, at *endpoint, h *history, pass func(*jsonrpc.Message) bool) (news []*jsonrpc.Message) {
 	requests := h.replay()
 	accepted := make([]bool, len(requests))
 	var repeating errgroup.Group
@@ -153,7 +153,7 @@ func confirm(ctx context.Context, t *transport, at *endpoint) *failure {
 }
 
 // repeat posts a request of our own, and reports whether it succeeded.
-func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message, pass func(received) bool) (accepted bool) {
+func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message, pass func(*jsonrpc.Message) bool) (accepted bool) {
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
 	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
@@ -308,7 +308,7 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	lost.cancel()
 	s.forget(lost)
 	for _, m := range news {
-		s.put(received{m: m})
+		s.put(m)
 	}
 	close(greeted)
 	if next.id == "" {
@@ -322,7 +322,7 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 func (s *serverSession) forget(lost *endpoint) {
 	silent := s.calls.lose(lost, false)
 	for _, id := range s.asked.of(lost) {
-		s.put(received{m: mcp.Cancellation(id, "session lost")})
+		s.put(mcp.Cancellation(id, "session lost"))
 	}
 	if !silent {
 		return

@@ -201,7 +201,7 @@ func (s *serverSession) reply(c *httpCall, m *jsonrpc.Message) {
 	if m.Result != nil {
 		s.history.keep(c.m)
 	}
-	s.put(received{m: m})
+	s.put(m)
 }
 
 // failCall answers a call with an error, unless the call was cancelled or the session ends.
@@ -216,7 +216,7 @@ func (s *serverSession) failCall(c *httpCall, f *failure) {
 	}
 	m := f.answer(s.t.name, c.m.ID)
 	m.Related = c.m.ID
-	s.put(received{m: m})
+	s.put(m)
 }
 
 // initialize posts the first call, and ends the session if there is no answer. A server
@@ -293,12 +293,10 @@ func (s *serverSession) exchange(c *httpCall, at *endpoint) (*exchange, *jsonrpc
 }
 
 // passer returns the function that brings an endpoint's messages other than replies to Recv.
-func (s *serverSession) passer(at *endpoint) func(received) bool {
-	return func(r received) bool {
-		if r.m != nil {
-			s.asked.note(r.m, at)
-		}
-		return s.put(r)
+func (s *serverSession) passer(at *endpoint) func(*jsonrpc.Message) bool {
+	return func(m *jsonrpc.Message) bool {
+		s.asked.note(m, at)
+		return s.put(m)
 	}
 }
 
@@ -308,7 +306,8 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 	pass := s.passer(at)
 	return func(text string, tooLong error) bool {
 		if tooLong != nil {
-			return pass(received{err: &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: s.t.limits.Oversize()}})
+			bad := &jsonrpc.InvalidError{Code: jsonrpc.CodeInvalidRequest, Reason: s.t.limits.Oversize()}
+			return pass(&jsonrpc.Message{Unusable: bad})
 		}
 		for e := range s.t.decode([]byte(text)).Each {
 			passed := true
@@ -319,10 +318,8 @@ func (s *serverSession) outside(at *endpoint) func(text string, tooLong error) b
 			switch c := s.calls.find(id); {
 			case bad != nil && bad.Reply && c != nil:
 				s.failCall(c, invalid(bad.Reason))
-			case bad != nil:
-				passed = pass(received{err: bad})
 			case !e.IsResponse():
-				passed = pass(received{m: e})
+				passed = pass(e)
 			case c != nil:
 				s.reply(c, e)
 			default:
