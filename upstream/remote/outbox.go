@@ -169,7 +169,7 @@ func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	defer cancel()
 	f := o.post(ctx, m)
 	once := m.IsResponse() || m.Method == mcp.MethodInitialized
-	for pause := firstRetry; f != nil && (f.mayPass() || once && f.passing()) && pause <= lastRetry && rest(ctx, pause); pause *= 2 {
+	for pause := firstRetry; f != nil && (f.mayPass() || once && f.passing()) && pause <= lastRetry && sleep(ctx, pause) == nil; pause *= 2 {
 		f = o.post(ctx, m)
 	}
 	if f == nil {
@@ -177,18 +177,6 @@ func (o *outbox) deliver(m *jsonrpc.Message) (heard bool) {
 	}
 	o.log.Debug("message was not accepted by the upstream", "method", m.Method, "id", m.ID.String(), "err", f.text())
 	return ctx.Err() != context.DeadlineExceeded
-}
-
-// rest waits for a time. It returns false if ctx ends first.
-func rest(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // cancel posts m, which cancels a call, in a goroutine of its own. answerTime later it gives up the
