@@ -31,7 +31,7 @@ import (
 // fails at once.
 func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c jsonrpc.Conn, over func(error)) {
 	if !h.begin() {
-		over(refuse(c, jsonrpc.CauseHostStopped, errStops))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseHostStopped, errStops))
 		return
 	}
 	end := func(err error) {
@@ -42,7 +42,7 @@ func (h *Host) Attach(ctx context.Context, upstream, key string, era mcp.Era, c 
 	id := serverID{upstream, key, era}
 	switch {
 	case !ok:
-		end(refuse(c, jsonrpc.CauseChanged, errNoUpstream))
+		end(jsonrpc.Refuse(c, jsonrpc.CauseChanged, errNoUpstream))
 		return
 	case t.eras.only != "":
 		h.attachKnown(ctx, t, id, c, end)
@@ -76,9 +76,9 @@ func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc
 	speaks, err := t.eras.speaksTo(ctx, id.era)
 	switch {
 	case err != nil && t.up.Command == nil:
-		over(refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(t.name, err)))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseConnectionLost, h.failures.cannotAsk(t.name, err)))
 	case err != nil:
-		over(refuse(c, jsonrpc.CauseConnectionLost, err))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseConnectionLost, err))
 	case speaks == id.era:
 		h.attachIn(ctx, t, id, c, over)
 	default:
@@ -90,9 +90,9 @@ func (h *Host) attachKnown(ctx context.Context, t target, id serverID, c jsonrpc
 func (h *Host) bridge(ctx context.Context, t target, id serverID, c jsonrpc.Conn) error {
 	switch {
 	case h.Bridge == nil:
-		return refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
+		return jsonrpc.Refuse(c, jsonrpc.CauseWrongEra, errors.New("there is no bridge between the eras"))
 	case !h.isCurrent(t):
-		return refuse(c, jsonrpc.CauseChanged, errReplaced)
+		return jsonrpc.Refuse(c, jsonrpc.CauseChanged, errReplaced)
 	case id.era == mcp.Modern:
 		return h.Bridge.Modern(ctx, t.name, id.key, c)
 	}
@@ -133,7 +133,7 @@ var (
 func (h *Host) Open(ctx context.Context, upstream, key string, era mcp.Era) jsonrpc.Conn {
 	near, far := jsonrpc.Pipe()
 	if !h.begin() {
-		_ = refuse(far, jsonrpc.CauseHostStopped, errStops)
+		_ = jsonrpc.Refuse(far, jsonrpc.CauseHostStopped, errStops)
 		return near
 	}
 	go h.attachOpened(ctx, upstream, key, era, far)
@@ -145,7 +145,7 @@ func (h *Host) attachOpened(ctx context.Context, upstream, key string, era mcp.E
 	end := func(error) { h.wg.Done() }
 	t, ok := h.target(upstream)
 	if !ok {
-		end(refuse(far, jsonrpc.CauseChanged, errNoUpstream))
+		end(jsonrpc.Refuse(far, jsonrpc.CauseChanged, errNoUpstream))
 		return
 	}
 	h.attachIn(ctx, t, serverID{upstream, key, era}, far, end)
@@ -212,7 +212,7 @@ func (h *Host) probe(asker context.Context, t target) (modern, told bool, err er
 // attachIn is Attach in an era that the upstream speaks, or may speak.
 func (h *Host) attachIn(ctx context.Context, t target, id serverID, c jsonrpc.Conn, over func(error)) {
 	if !h.isCurrent(t) {
-		over(refuse(c, jsonrpc.CauseChanged, errReplaced))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseChanged, errReplaced))
 		return
 	}
 	if t.up.together(id.era) {
@@ -228,7 +228,7 @@ func (h *Host) shared(t target) shared.Upstream {
 		Name: t.name, Roots: t.up.Roots, Idle: t.up.IdleStop, Modern: t.up.only() == mcp.Modern, Misread: t.eras.misread,
 		Serve: func(ctx context.Context, era mcp.Era, c jsonrpc.Conn, onTrial func() bool) error {
 			if !h.isCurrent(t) { // Replace has come before there was a session to end
-				return refuse(c, jsonrpc.CauseChanged, errReplaced)
+				return jsonrpc.Refuse(c, jsonrpc.CauseChanged, errReplaced)
 			}
 			return untilOver(func(over func(error)) {
 				h.attachAlone(ctx, t, serverID{t.name, sharedKey, era}, onTrial, c, over)
@@ -247,7 +247,7 @@ func (h *Host) unattributed(upstream string) {
 // attachAlone is attachIn for a stream with a server of its own. trial is as in stream.
 func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial func() bool, c jsonrpc.Conn, over func(error)) {
 	if ctx.Err() != nil {
-		over(refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx)))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx)))
 		return
 	}
 	log := h.logger().With("upstream", t.name, "session", id.session())
@@ -262,7 +262,7 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 	if wait != nil {
 		log.Debug("upstream waits before its next start")
 		wait.Says, wait.Cause = wait.Words(), t.up.startCause(wait.Cause)
-		left(refuse(c, jsonrpc.CauseStartFailed, wait))
+		left(jsonrpc.Refuse(c, jsonrpc.CauseStartFailed, wait))
 		return
 	}
 	s := newStream(ctx, t, id, c, log)
@@ -277,7 +277,7 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 		if tell := h.Hooks.Happened; tell != nil {
 			tell(r.happened(observe.ServerNotBegun, jsonrpc.Cause{}, end, inARow))
 		}
-		err := refuse(c, jsonrpc.CauseStartFailed, end)
+		err := jsonrpc.Refuse(c, jsonrpc.CauseStartFailed, end)
 		tellFailure(log.With("cause", end.Cause.String(), "event", end.Event, "err", end.Err), startFailed, inARow)
 		left(err)
 		return
@@ -324,12 +324,4 @@ func (h *Host) leave(s *stream) {
 	defer h.mu.Unlock()
 	delete(h.streams, s)
 	close(s.gone)
-}
-
-// refuse ends a stream before anything was read from it. cause is for an err without one.
-func refuse(c jsonrpc.Conn, cause jsonrpc.Cause, err error) error {
-	end := jsonrpc.EndOf(err, cause)
-	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
-	jsonrpc.CloseWith(c, end)
-	return end
 }

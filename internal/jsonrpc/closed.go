@@ -104,6 +104,14 @@ func EndOf(err error, cause Cause) *ClosedError {
 	return &ClosedError{Cause: cause, Delivered: true, Err: err}
 }
 
+// Refuse closes a Conn from which nothing was read because of err, and returns its end. cause is for an err without one.
+func Refuse(c Conn, cause Cause, err error) error {
+	end := EndOf(err, cause)
+	end.Delivered, end.Event = false, cmp.Or(end.Event, NewEvent())
+	_ = CloseWith(c, end)
+	return end
+}
+
 // eventLetters are letters and digits that are hard to confuse.
 const eventLetters = "0123456789abcdefghjkmnpqrstvwxyz"
 

@@ -1,7 +1,6 @@
 package shared
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -45,7 +44,7 @@ func (p *Servers) Attach(
 	ctx context.Context, up Upstream, era mcp.Era, holder mcp.Holder, session string, c jsonrpc.Conn, over func(error),
 ) {
 	if ctx.Err() != nil {
-		over(refuse(c, context.Cause(ctx)))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseStartFailed, context.Cause(ctx)))
 		return
 	}
 	m := newMember(c, up.Name, p.MaxMessage, p.logger().With("upstream", up.Name, "session", session))
@@ -54,21 +53,13 @@ func (p *Servers) Attach(
 		m.slow = func(end *jsonrpc.ClosedError, open int) { p.Slow(up.Name, session, end, open) }
 	}
 	if !p.join(up, era, m) {
-		over(refuse(c, errStops))
+		over(jsonrpc.Refuse(c, jsonrpc.CauseStartFailed, errStops))
 		return
 	}
 	m.serve(ctx, func(err error) {
 		p.wg.Done()
 		over(err)
 	})
-}
-
-// refuse ends a stream without reading from it.
-func refuse(c jsonrpc.Conn, err error) error {
-	end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
-	end.Delivered, end.Event = false, cmp.Or(end.Event, jsonrpc.NewEvent())
-	jsonrpc.CloseWith(c, end)
-	return end
 }
 
 // join makes m a member of the session with an upstream's server, and starts the server if necessary: once, so
