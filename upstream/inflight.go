@@ -297,9 +297,9 @@ func (f *inFlight) settleLocked(id jsonrpc.ID, answer *jsonrpc.Message) startSig
 	switch {
 	case result == nil:
 	case c.kind == createsTask:
-		f.createdLocked(member(result, "task"))
+		f.createdLocked(jsonrpc.Get(result, "task"))
 	case c.kind == readsTask:
-		f.taskLocked(c.task, member(result, "status"))
+		f.taskLocked(c.task, jsonrpc.Get(result, "status"))
 	case c.kind == endsTask:
 		f.tasks.TakeKey(c.task)
 	}
@@ -330,9 +330,9 @@ func (f *inFlight) findLocked(id jsonrpc.ID) (jsonrpc.ID, *openCall) {
 
 // createdLocked records the task of a CreateTaskResult.
 func (f *inFlight) createdLocked(task json.RawMessage) {
-	if id := string(member(task, "taskId")); id != "" {
+	if id := string(jsonrpc.Get(task, "taskId")); id != "" {
 		_ = f.tasks.Add(id, struct{}{}) // fails if there are too many
-		f.taskLocked(id, member(task, "status"))
+		f.taskLocked(id, jsonrpc.Get(task, "status"))
 	}
 }
 
@@ -430,13 +430,4 @@ func (f *inFlight) lastWords() (last []*jsonrpc.Message) {
 func requestID(m *jsonrpc.Message) jsonrpc.ID {
 	id, _ := mcp.Read(m).ID(mcp.Key)
 	return id
-}
-
-// member returns a member of an object, nil if there is none or it is invalid.
-func member(object json.RawMessage, key string) json.RawMessage {
-	value, err := jsonrpc.Member(object, key)
-	if err != nil {
-		return nil
-	}
-	return value
 }

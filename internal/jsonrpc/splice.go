@@ -84,6 +84,15 @@ func Member(doc json.RawMessage, key string) (json.RawMessage, error) {
 	return at[0].Of(doc), err
 }
 
+// Get is [Member] for callers to whom an ambiguous value is none.
+func Get(doc json.RawMessage, key string) json.RawMessage {
+	value, err := Member(doc, key)
+	if err != nil {
+		return nil
+	}
+	return value
+}
+
 // Replace returns doc with the edits made. It does not change doc, and returns it if there are no
 // edits. Edits must not overlap. Those with a zero Span are ignored.
 func Replace(doc json.RawMessage, edits ...Edit) json.RawMessage {

@@ -155,7 +155,7 @@ func tellsLoss(e json.RawMessage) bool {
 	if code := errorCode(e); code != jsonrpc.CodeConnectionClosed && code != jsonrpc.CodeInvalidRequest {
 		return false
 	}
-	message, _ := jsonrpc.Unquote(member(e, "message"))
+	message, _ := jsonrpc.Unquote(jsonrpc.Get(e, "message"))
 	return saysSession(message)
 }
 
@@ -346,18 +346,9 @@ func (x *exchange) linger(cancel context.CancelCauseFunc) {
 	x.close()
 }
 
-// member returns the value of a key of an object, nil if there is none or it is invalid.
-func member(object []byte, key string) []byte {
-	value, err := jsonrpc.Member(object, key)
-	if err != nil {
-		return nil
-	}
-	return value
-}
-
 // errorCode returns the code of an error of JSON-RPC, zero without one.
 func errorCode(e json.RawMessage) int {
-	code, _ := strconv.Atoi(string(member(e, "code")))
+	code, _ := strconv.Atoi(string(jsonrpc.Get(e, "code")))
 	return code
 }
 

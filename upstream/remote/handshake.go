@@ -72,7 +72,7 @@ func greet(ctx context.Context, x *exchange, m *jsonrpc.Message) (*jsonrpc.Messa
 	}
 	reply, f := x.run(ctx, m)
 	if reply != nil && reply.Result != nil {
-		version, _ := jsonrpc.Unquote(member(reply.Result, "protocolVersion"))
+		version, _ := jsonrpc.Unquote(jsonrpc.Get(reply.Result, "protocolVersion"))
 		if len(version) <= maxVersion && visible(version) {
 			x.at.version = version
 		}

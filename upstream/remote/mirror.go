@@ -97,8 +97,8 @@ func (t *tools) learn(result json.RawMessage, log *slog.Logger) json.RawMessage 
 
 // learnOne records one tool. It reports whether clients may see it.
 func (t *tools) learnOne(definition json.RawMessage, log *slog.Logger) bool {
-	name, named := jsonrpc.Unquote(member(definition, "name"))
-	mirrors, err := mcp.Mirrors(member(definition, "inputSchema"))
+	name, named := jsonrpc.Unquote(jsonrpc.Get(definition, "name"))
+	mirrors, err := mcp.Mirrors(jsonrpc.Get(definition, "inputSchema"))
 	next := newTool(name, mirrors)
 	if err != nil {
 		next = tool{fault: err.Error(), bytes: len(name) + len(err.Error())}
@@ -234,7 +234,7 @@ func (t *tools) list(ctx context.Context, m *jsonrpc.Message) {
 			return
 		}
 		t.learn(reply.Result, log)
-		cursor := member(reply.Result, "nextCursor")
+		cursor := jsonrpc.Get(reply.Result, "nextCursor")
 		if len(cursor) == 0 || cursor[0] != '"' {
 			return
 		}

@@ -46,7 +46,7 @@ func (c *catalog) set(header string, tools ...string) {
 func (c *catalog) list(w http.ResponseWriter, _ *http.Request, m *jsonrpc.Message) {
 	c.lists.Add(1)
 	page, tools := 0, *c.tools.Load()
-	cursor, _ := jsonrpc.Unquote(member(m.Params, "cursor"))
+	cursor, _ := jsonrpc.Unquote(jsonrpc.Get(m.Params, "cursor"))
 	fmt.Sscanf(cursor, "page %d", &page)
 	if page == len(tools)-1 {
 		reply(w, m, `{"tools":[`+tools[page]+`]}`)
@@ -284,8 +284,8 @@ func FuzzLearn(f *testing.F) {
 		if again := known.learn(out, newLog(l)); string(again) != string(out) {
 			t.Fatalf("%s became %s, and that %s", text, out, again)
 		}
-		elements, _ := jsonrpc.Elements(member(out, "tools"))
-		before, _ := jsonrpc.Elements(member(raw(text), "tools"))
+		elements, _ := jsonrpc.Elements(jsonrpc.Get(out, "tools"))
+		before, _ := jsonrpc.Elements(jsonrpc.Get(raw(text), "tools"))
 		for _, e := range elements {
 			if !slices.ContainsFunc(before, func(b json.RawMessage) bool { return string(b) == string(e) }) {
 				t.Fatalf("%s has a new tool %s", out, e)

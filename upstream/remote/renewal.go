@@ -112,11 +112,11 @@ func meet(
 	if f != nil {
 		return nil, fmt.Errorf("make a new session: %s", f.text())
 	}
-	capabilities := member(reply.Result, "capabilities")
+	capabilities := jsonrpc.Get(reply.Result, "capabilities")
 	for _, list := range []struct{ capability, changed string }{
 		{"tools", mcp.MethodToolsChanged}, {"prompts", mcp.MethodPromptsChanged}, {"resources", mcp.MethodResourcesChanged},
 	} {
-		if member(capabilities, list.capability) != nil {
+		if jsonrpc.Get(capabilities, list.capability) != nil {
 			news = append(news, jsonrpc.NewNotification(list.changed, nil))
 		}
 	}

@@ -127,7 +127,7 @@ func TestD34_OneEvent(t *testing.T) {
 		if m := c.recv(); m.Error != nil {
 			id, _ := m.ID.Int()
 			wantError(t, m, id, closed, "HTTP 404", jsonrpc.InFlight)
-			events[string(member(member(m.Error, "data"), "event"))] = true
+			events[string(jsonrpc.Get(jsonrpc.Get(m.Error, "data"), "event"))] = true
 			lost++
 		}
 	}

@@ -227,24 +227,14 @@ func (el *elicitations[H]) leave(by H) {
 
 // elicitationsIn returns the ids of the elicitations that an error names.
 func elicitationsIn(err json.RawMessage) (ids []string) {
-	if err == nil || textIn(err, "code") != strconv.Itoa(mcp.CodeURLElicitation) {
+	if err == nil || string(jsonrpc.Get(err, "code")) != strconv.Itoa(mcp.CodeURLElicitation) {
 		return nil
 	}
-	data := json.RawMessage(textIn(err, "data"))
-	all, _ := jsonrpc.Elements(json.RawMessage(textIn(data, "elicitations")))
+	all, _ := jsonrpc.Elements(jsonrpc.Get(jsonrpc.Get(err, "data"), "elicitations"))
 	for _, e := range all {
-		if id, ok := jsonrpc.Unquote(json.RawMessage(textIn(e, "elicitationId"))); ok {
+		if id, ok := jsonrpc.Unquote(jsonrpc.Get(e, "elicitationId")); ok {
 			ids = append(ids, id)
 		}
 	}
 	return ids
-}
-
-// textIn returns the JSON text of a member of an object, "" if it is absent or ambiguous.
-func textIn(object json.RawMessage, key string) string {
-	value, err := jsonrpc.Member(object, key)
-	if err != nil {
-		return ""
-	}
-	return string(value)
 }
