@@ -36,6 +36,29 @@ func forClient(m *jsonrpc.Message, ours, id jsonrpc.ID, token json.RawMessage) (
 	return mcp.SetMeta(params, hopReserved...), ok
 }
 
+// callNamed returns the call (C, the Value of its request) of a client that a message of the client names, by the id of
+// the request or by its token; the zero C if there is none. The caller has the lock of the calls.
+func callNamed[C interface {
+	comparable
+	progressToken() json.RawMessage
+}](client *peer.Peer, notes *mcp.Notes) (c C, named bool) {
+	var none C
+	if notes.Has(mcp.Subscription) {
+		id, _ := notes.ID(mcp.Subscription)
+		if r := client.Request(id); r != nil {
+			c, _ = r.Value.(C)
+		}
+		return c, c != none || mcp.CouldBeOurs(id)
+	}
+	client.Requests(func(r *peer.Request) bool {
+		if other, ok := r.Value.(C); ok && notes.HasToken(other.progressToken()) {
+			c = other
+		}
+		return false
+	})
+	return c, c != none
+}
+
 // named returns the subscription id that a request of an extension has at the server: the id of the call that find
 // returns, or what the client wrote if nobody takes that for an id of ours. It returns nil if the request has none,
 // and an error if it names no call.

@@ -256,7 +256,7 @@ func (l *legacy) noticeOfClient(m *jsonrpc.Message, _ *peer.Call) {
 func (l *legacy) forwardNoticeLocked(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	params, hop := m.Params, reserved
-	switch c, named := l.callNamedLocked(notes); {
+	switch c, named := callNamed[*legacyCall](l.client, notes); {
 	case named && (c == nil || c.sent == nil), notes.Err(mcp.InMeta, mcp.Subscription) != nil:
 		return
 	case named:
@@ -268,25 +268,6 @@ func (l *legacy) forwardNoticeLocked(m *jsonrpc.Message) {
 		return // notifications of MCP have none
 	}
 	l.modern.Send(&jsonrpc.Message{Method: m.Method, Params: mcp.SetMeta(mcp.SetMeta(params, hop...), l.hello.claim()...), Extra: m.Extra})
-}
-
-// callNamedLocked returns the call that a notification of the client names, by the id of its request or by its
-// token; nil if there is none.
-func (l *legacy) callNamedLocked(notes *mcp.Notes) (c *legacyCall, named bool) {
-	if notes.Has(mcp.Subscription) {
-		id, _ := notes.ID(mcp.Subscription)
-		if r := l.client.Request(id); r != nil {
-			c, _ = r.Value.(*legacyCall)
-		}
-		return c, c != nil || mcp.CouldBeOurs(id)
-	}
-	l.client.Requests(func(r *peer.Request) bool {
-		if other, ok := r.Value.(*legacyCall); ok && notes.HasToken(other.token) {
-			c = other
-		}
-		return false
-	})
-	return c, c != nil
 }
 
 // noticeOfServer handles a notification of the upstream. of is the call that its stream names.

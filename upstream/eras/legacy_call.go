@@ -34,6 +34,8 @@ type legacyCall struct {
 	pause  *timers.Timer
 }
 
+func (c *legacyCall) progressToken() json.RawMessage { return c.token }
+
 var errNotInitialized = &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "Invalid request: not initialized"}
 
 // beginLocked makes a request a call. It returns nil if the request was cancelled or refused.
@@ -59,7 +61,7 @@ func (l *legacy) forward(r *peer.Request) {
 		return
 	}
 	names, err := named(notes, func() *peer.Call {
-		if c, _ := l.callNamedLocked(notes); c != nil {
+		if c, _ := callNamed[*legacyCall](l.client, notes); c != nil {
 			return c.sent
 		}
 		return nil

@@ -71,6 +71,8 @@ func newModernCall(m *jsonrpc.Message) *modernCall {
 // works reports whether the server works on the call, and may ask about it.
 func (c *modernCall) works() bool { return mcp.MethodOf(c.method).Works }
 
+func (c *modernCall) progressToken() json.RawMessage { return c.Token }
+
 // digestNow returns the digest of the request. It needs no lock.
 func (c *modernCall) digestNow() [32]byte {
 	if c.digest != nil {

@@ -123,7 +123,7 @@ func (s *modernClient) notified(m *jsonrpc.Message, _ *peer.Call) {
 	}
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
-	c, named := s.callNamedLocked(notes)
+	c, named := callNamed[*modernCall](s.peer, notes)
 	switch {
 	case s.ended, named && (c == nil || c.session == nil || c.Call == nil): // it names a request that is over, or not sent
 	case named:
@@ -155,25 +155,6 @@ func (a *account) sessionLocked(said Request, declares bool) (last *legacySessio
 	return last
 }
 
-// callNamedLocked returns the call of the stream that a notification names, by the id of its request or by its
-// token; nil if there is none.
-func (s *modernClient) callNamedLocked(notes *mcp.Notes) (c *modernCall, named bool) {
-	if notes.Has(mcp.Subscription) {
-		id, _ := notes.ID(mcp.Subscription)
-		if r := s.peer.Request(id); r != nil {
-			c, _ = r.Value.(*modernCall)
-		}
-		return c, c != nil || mcp.CouldBeOurs(id)
-	}
-	s.peer.Requests(func(r *peer.Request) bool {
-		if other, ok := r.Value.(*modernCall); ok && notes.HasToken(other.Token) {
-			c = other
-		}
-		return false
-	})
-	return c, c != nil
-}
-
 // call begins a call: in the session of another call if it names that.
 func (s *modernClient) call(r *peer.Request, said Request) {
 	notes, c := mcp.Read(r.Message), newModernCall(r.Message)
@@ -181,7 +162,7 @@ func (s *modernClient) call(r *peer.Request, said Request) {
 	defer s.a.mu.Unlock()
 	var other *modernCall
 	names, err := named(notes, func() *peer.Call {
-		if other, _ = s.callNamedLocked(notes); other == nil || other.session == nil || other.Call == nil {
+		if other, _ = callNamed[*modernCall](s.peer, notes); other == nil || other.session == nil || other.Call == nil {
 			other = nil
 			return nil
 		}
