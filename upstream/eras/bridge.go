@@ -31,8 +31,7 @@ type Bridge struct {
 	Log *slog.Logger // nil discards
 
 	lifetime
-	accounts map[accountID]*account // guarded by mu
-	force    context.CancelFunc     // ends all sessions by force; nil before the first account
+	force context.CancelFunc // ends all sessions by force; nil before the first account
 }
 
 func (b *Bridge) logger() *slog.Logger {
@@ -86,8 +85,7 @@ func (b *Bridge) begun() {
 		}
 		return idle
 	}
-	b.lifetime.logger = b.logger
-	b.forget = func(id accountID) { delete(b.accounts, id) }
+	b.log = b.logger()
 }
 
 // each calls fn with each account, whose lock is held.

@@ -38,15 +38,15 @@ type lifetime struct {
 	relates    func(upstream string) bool                                           // see Bridge.Relates
 	idle       func(upstream string) time.Duration                                  // see Bridge.Idle
 	suspendFor time.Duration
-	logger     func() *slog.Logger
-	forget     func(accountID) // forgets an account without uses, with mu held
+	log        *slog.Logger
 
 	asking sync.Map       // upstreams whose requests do not name their call
 	timers timers.Set     // of all accounts
 	wg     sync.WaitGroup // sessions
 
-	mu      sync.Mutex // guards stopped, account.uses and Bridge.accounts
-	stopped bool
+	mu       sync.Mutex             // guards the fields below and account.uses
+	accounts map[accountID]*account // those with uses
+	stopped  bool
 }
 
 type accountID struct{ upstream, key string }
@@ -93,7 +93,7 @@ func (a *account) release() {
 	a.life.mu.Lock()
 	defer a.life.mu.Unlock()
 	if a.uses--; a.uses == 0 {
-		a.life.forget(a.id)
+		delete(a.life.accounts, a.id)
 	}
 }
 

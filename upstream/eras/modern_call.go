@@ -138,7 +138,7 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message, client jsonrpc.ID) (answer
 	if c.method == mcp.MethodToolsList {
 		var left []string
 		if result, left = WithoutTaskTools(result); len(left) > 0 {
-			c.group.a.life.logger().Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
+			c.group.a.life.log.Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
 	completed, ok := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, c.Capabilities)
@@ -338,7 +338,7 @@ func (p *suspension) end(why *jsonrpc.Error) {
 
 // giveUp ends a suspended call before it expires.
 func (p *suspension) giveUp() {
-	p.a.life.logger().Debug("suspended call ended early: others need its session", "upstream", p.a.id.upstream)
+	p.a.life.log.Debug("suspended call ended early: others need its session", "upstream", p.a.id.upstream)
 	p.end(errNoInput)
 }
 

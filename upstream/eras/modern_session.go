@@ -64,7 +64,7 @@ type legacySession struct {
 
 func newLegacySession(g *group, number int, info json.RawMessage) *legacySession {
 	l := &legacySession{a: g.a, g: g, number: number, info: bytes.Clone(info), used: time.Now(),
-		log:   g.a.life.logger().With("upstream", g.a.id.upstream, "session", number),
+		log:   g.a.life.log.With("upstream", g.a.id.upstream, "session", number),
 		calls: make(map[*modernCall]struct{}), listens: make(map[*modernListen]struct{})}
 	l.server = peer.New(peer.Options{
 		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Refuse: peer.DropDuplicates, Apart: true,

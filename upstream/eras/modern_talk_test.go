@@ -1,9 +1,11 @@
 package eras
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"regexp"
 	"slices"
@@ -50,6 +52,7 @@ type pooled struct {
 	states  []string
 	caps    string
 	done    map[string]chan error // what Modern returned
+	logged  bytes.Buffer          // from level info on
 }
 
 func newPooled(t *testing.T) *pooled {
@@ -66,6 +69,7 @@ func newPooled(t *testing.T) *pooled {
 			k.keys = append(k.keys, key)
 			return near
 		}}
+	k.b.Log = slog.New(slog.NewTextHandler(&k.logged, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	ctx, cancel := context.WithCancel(context.Background())
 	k.ctx = ctx
 	t.Cleanup(func() {

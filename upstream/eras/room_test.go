@@ -1,9 +1,7 @@
 package eras
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -163,8 +161,6 @@ func TestD39_ParkedSessionMakesRoom(t *testing.T) {
 // request is refused, with one log line.
 func TestQuestionEndsAnOldPark(t *testing.T) {
 	inPool(t, func(k *pooled) {
-		var logged bytes.Buffer
-		k.b.Log = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelInfo}))
 		k.relates, k.caps = true, `{"sampling":{}}`
 		for i := range 2 {
 			k.call("c", i, "tools/call")
@@ -194,8 +190,8 @@ func TestQuestionEndsAnOldPark(t *testing.T) {
 		if m := k.recv("c"); m.ID != jsonrpc.IntID(1) {
 			t.Errorf("the client received %s", k.text(m))
 		}
-		if n := strings.Count(logged.String(), "level=WARN"); n != 1 {
-			t.Errorf("%d warnings: %s", n, &logged)
+		if n := strings.Count(k.logged.String(), "level=WARN"); n != 1 {
+			t.Errorf("%d warnings: %s", n, &k.logged)
 		}
 	})
 }
