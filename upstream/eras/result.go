@@ -115,8 +115,7 @@ var changes = []change{
 func declaredChanges(capabilities json.RawMessage) []change {
 	var declared []change
 	for _, c := range changes {
-		list, _ := jsonrpc.Member(capabilities, c.capability)
-		if said, _ := jsonrpc.Member(list, "listChanged"); string(said) == "true" {
+		if isSet(capabilities, c.capability, "listChanged") {
 			declared = append(declared, c)
 		}
 	}
