@@ -1,7 +1,6 @@
 package eras
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -263,110 +262,8 @@ func (l *legacySession) cancel(c *modernCall, reason json.RawMessage) {
 const (
 	collectFor      = 25 * time.Millisecond  // requests of a server within this time are sent to the client together
 	startCollectFor = 250 * time.Millisecond // longer, since a request at the start of a server may not belong to the call
-	maxSuspended    = 256                    // of one key on one upstream; beyond, see minSuspended, or the server's request is refused
 	maxRounds       = 8                      // of one call; further requests of the server are refused
 )
-
-// A suspension is a call that waits for its client to come back with input. The requestState of its newest round
-// names it: 128 random bits that only clients of its key can use. Its methods are called with account.mu held.
-type suspension struct {
-	a      *account
-	state  string      // the newest
-	call   *modernCall // nil if the call starts again when its client returns
-	round  byte        // of the newest state
-	digest [32]byte
-	since  time.Time     // when the state was issued
-	expiry time.Time     // of the state
-	timer  *timers.Timer // runs until expiry
-}
-
-// newSuspensionLocked returns a suspension; nil if there are too many.
-func (a *account) newSuspensionLocked(c *modernCall, digest [32]byte) *suspension {
-	if len(a.suspensions) >= maxSuspended && !a.giveUpOldestLocked(func(*suspension) bool { return true }) {
-		return nil
-	}
-	p := &suspension{a: a, state: rand.Text(), call: c, digest: digest}
-	a.suspensions[p.state] = p
-	a.hold()
-	return p
-}
-
-// isAtServer reports whether the server still works on the call.
-func (p *suspension) isAtServer() bool { return p.call != nil && p.call.session != nil }
-
-// newState begins a round and returns its requestState.
-func (p *suspension) newState() string {
-	delete(p.a.suspensions, p.state)
-	p.state = rand.Text()
-	p.a.suspensions[p.state] = p
-	p.round++
-	p.since = time.Now()
-	p.expiry = p.since.Add(p.a.life.suspendFor)
-	p.timer.Stop()
-	p.timer = p.a.after(p.a.life.suspendFor, p.expire)
-	return p.state
-}
-
-// forget ends a suspension. It may be called repeatedly.
-func (p *suspension) forget() {
-	if p.a.suspensions[p.state] != p {
-		return
-	}
-	p.timer.Stop()
-	delete(p.a.suspensions, p.state)
-	p.a.release()
-}
-
-// expire ends a call whose client has not come back in time.
-func (p *suspension) expire() {
-	switch {
-	case p.a.suspensions[p.state] != p, time.Now().Before(p.expiry): // another round has begun
-		return
-	case p.call != nil && p.call.state != suspended:
-		return
-	}
-	p.end(errNoInput)
-}
-
-// end ends a suspension and its call. The server gets why as the answer to its requests.
-func (p *suspension) end(why *jsonrpc.Error) {
-	p.forget()
-	if c := p.call; c != nil {
-		c.drop(nil, why)
-	}
-}
-
-// giveUp ends a suspended call before it expires.
-func (p *suspension) giveUp() {
-	p.a.life.log.Debug("suspended call ended early: others need its session", "upstream", p.a.id.upstream)
-	p.end(errNoInput)
-}
-
-// giveUpOldestLocked ends the oldest suspended call for which some returns true, if it is old enough. It reports
-// whether there was one.
-func (a *account) giveUpOldestLocked(some func(*suspension) bool) bool {
-	var oldest *suspension
-	for _, p := range a.suspensions {
-		inUse := p.call != nil && p.call.state != suspended
-		if !inUse && time.Since(p.since) >= minSuspended && (oldest == nil || p.since.Before(oldest.since)) && some(p) {
-			oldest = p
-		}
-	}
-	if oldest != nil {
-		oldest.giveUp()
-	}
-	return oldest != nil
-}
-
-// suspendedLocked returns how many suspended calls the server has not answered.
-func (a *account) suspendedLocked() (n int) {
-	for _, p := range a.suspensions {
-		if p.isAtServer() && p.call.state == suspended {
-			n++
-		}
-	}
-	return n
-}
 
 // gather waits for further requests of the server before the client is asked.
 func (c *modernCall) gather(d time.Duration) {
