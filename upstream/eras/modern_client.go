@@ -148,9 +148,7 @@ func (a *account) sessionLocked(said Request, declares bool) (last *legacySessio
 		return last
 	}
 	g := a.groupLocked(said.Capabilities)
-	if last = g.free(false); last == nil {
-		last = g.open(said.ClientInfo)
-	}
+	last = g.sessionFor(said.ClientInfo, false)
 	g.forget()
 	return last
 }

@@ -43,10 +43,7 @@ func (g *group) forget() {
 func (g *group) place(c *modernCall) {
 	_, asks := g.a.life.asking.Load(g.a.id.upstream)
 	alone := asks && c.works()
-	l := g.free(alone)
-	if l == nil && (!alone || len(g.sessions) < maxGroupSessions) {
-		l = g.open(c.ClientInfo)
-	}
+	l := g.sessionFor(c.ClientInfo, alone)
 	switch {
 	case l != nil:
 		l.take(c)
@@ -60,24 +57,25 @@ func (g *group) place(c *modernCall) {
 	}
 }
 
-// free returns a session for another call; nil if there is none. It prefers the first session, so that consecutive
-// calls find what the server remembers.
-func (g *group) free(alone bool) *legacySession {
+// sessionFor returns a session for another call or listen of a client with this info; nil if there is no room. It
+// prefers the first session, so that consecutive calls find what the server remembers. A call that must be alone gets
+// one in which no other works. To make room sessionFor may end another session, which gives queued calls sessions.
+func (g *group) sessionFor(info json.RawMessage, alone bool) *legacySession {
 	for _, l := range g.sessions {
 		if !alone || l.working == 0 {
 			return l
 		}
 	}
-	return nil
+	if len(g.sessions) >= maxGroupSessions {
+		return nil
+	}
+	return g.open(info)
 }
 
 // next gives sessions to queued calls.
 func (g *group) next() {
 	for len(g.waiting) > 0 {
-		l := g.free(true)
-		if l == nil && len(g.sessions) < maxGroupSessions {
-			l = g.open(g.waiting[0].ClientInfo)
-		}
+		l := g.sessionFor(g.waiting[0].ClientInfo, true)
 		c := g.waiting[0]
 		switch {
 		case l != nil:

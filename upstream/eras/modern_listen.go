@@ -78,11 +78,9 @@ func (s *modernClient) listen(r *peer.Request, said Request) {
 
 // bind gives the listen a session. It reports false if there is none.
 func (l *modernListen) bind() bool {
-	session := l.g.free(false)
+	session := l.g.sessionFor(l.clientInfo, false)
 	if session == nil {
-		if session = l.g.open(l.clientInfo); session == nil {
-			return false
-		}
+		return false
 	}
 	l.session = session
 	session.listens[l] = struct{}{}
