@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/oauth2"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -26,6 +29,63 @@ const (
 )
 
 var errClosed = errors.New("the upstream was closed")
+
+// A token is an access token, and what belongs to it.
+type token struct {
+	Access  string    `json:"access"`
+	Refresh string    `json:"refresh,omitempty"`
+	Granted time.Time `json:"granted"`
+	Expires time.Time `json:"expires,omitzero"` // zero: unknown
+	Asked   []string  `json:"asked,omitempty"`  // the scopes that we asked for
+	Scopes  []string  `json:"scopes,omitempty"` // the scopes that were granted
+	renewAt time.Time // zero: computed from Expires
+}
+
+// newToken returns the token of a login that asked for some scopes. A refresh keeps what the answer does not renew
+// (RFC 6749, 6); old is nil for a login.
+func newToken(t *oauth2.Token, asked []string, old *token) *token {
+	n := &token{
+		Access: t.AccessToken, Refresh: t.RefreshToken, Granted: time.Now(), Expires: t.Expiry, Asked: asked, Scopes: asked,
+	}
+	if old != nil {
+		n.Asked, n.Scopes = old.Asked, old.Scopes
+		if n.Refresh == "" {
+			n.Refresh = old.Refresh
+		}
+	}
+	if scope, ok := t.Extra("scope").(string); ok && scope != "" {
+		n.Scopes = union(strings.Fields(scope))
+	}
+	return n
+}
+
+// newProgramToken returns a token for a program. A lifetime of zero is unknown. The time of its renewal is random, so
+// that many programs that started at the same time do not renew at the same time.
+func newProgramToken(access string, asked []string, lifetime time.Duration) *token {
+	if lifetime == 0 {
+		lifetime = defaultLifetime
+	}
+	lifetime = min(max(lifetime, minLifetime), maxLifetime)
+	early := time.Duration(float64(lifetime) * (0.8 + 0.1*rand.Float64()))
+	now := time.Now()
+	return &token{Access: access, Asked: asked, Granted: now, Expires: now.Add(lifetime), renewAt: now.Add(early)}
+}
+
+// good reports whether the token has not expired.
+func (t *token) good() bool {
+	return t != nil && (t.Expires.IsZero() || time.Now().Before(t.Expires))
+}
+
+// due reports whether to renew the token: by default a minute before it expires, or in the last fifth of a short life.
+func (t *token) due() bool {
+	switch {
+	case !t.renewAt.IsZero():
+		return time.Now().After(t.renewAt)
+	case t.Expires.IsZero():
+		return false
+	}
+	return time.Until(t.Expires) < min(time.Minute, t.Expires.Sub(t.Granted)/5)
+}
 
 // tokens hold one token, and fetch the next one. Concurrent callers share one fetch, which does not end when a caller
 // stops waiting. A failed fetch is followed by a pause, in which all callers get its error. One goroutine runs during
