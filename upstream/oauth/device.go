@@ -66,7 +66,7 @@ func (l *Login) LogIn(ctx context.Context, byDevice bool) (kept string, err erro
 	} else {
 		_, err = l.browse(ctx, a)
 	}
-	return l.config.Store.place(l.key), err
+	return l.config.Store.where(l.key), err
 }
 
 // challengeTimeout bounds the probes together, and half of it each: some servers hold the header of a GET until they
@@ -134,7 +134,7 @@ var ErrNoLogin = errors.New("nobody has logged in")
 // LogOut revokes the tokens of a login if the authorization server offers that (RFC 7009), and deletes the login in
 // any case. unrevoked is why the tokens may still be valid.
 func (l *Login) LogOut(ctx context.Context) (kept string, unrevoked, err error) {
-	kept = l.config.Store.place(l.key)
+	kept = l.config.Store.where(l.key)
 	unlock, err := l.config.Store.lock(ctx, l.key)
 	if err != nil {
 		return kept, nil, err

@@ -354,7 +354,7 @@ func TestClients(t *testing.T) {
 			p.ok(l, listTools)
 			p.want("refreshes", s.Count("refresh"), 1)
 			p.want("wrong clients", s.Count("wrong client"), 0)
-			text := string(must(os.ReadFile(l.config.Store.place(l.key))))
+			text := string(must(os.ReadFile(l.config.Store.where(l.key))))
 			if tt.secret != "" && strings.Contains(text, tt.secret) {
 				t.Error("a configured secret is in the store")
 			}

@@ -149,8 +149,8 @@ func (r *record) granted() []string {
 	return r.Scopes
 }
 
-// place says where a login is kept, for people.
-func (s *Store) place(k key) string {
+// where says where a login is kept: its file, or for people the keyring.
+func (s *Store) where(k key) string {
 	if s.Keyring {
 		return fmt.Sprintf("the system's keyring (%s, %s)", service, k.name())
 	}
@@ -162,7 +162,7 @@ func (s *Store) lockPath(k key) string { return filepath.Join(s.Dir, k.name()+".
 
 // stamp returns a file that looks different if a process has changed or removed the record since, nil for none.
 func (s *Store) stamp(k key) (fs.FileInfo, error) {
-	path := s.place(k)
+	path := s.where(k)
 	if s.Keyring {
 		path = s.lockPath(k)
 	}
@@ -191,7 +191,7 @@ func (s *Store) load(k key) (*record, error) {
 			return r, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", s.place(k), err)
+	return nil, fmt.Errorf("%s: %w", s.where(k), err)
 }
 
 // latest returns the unsaved record that follows r, else r. A record that another process has changed meanwhile counts
@@ -236,7 +236,7 @@ func (s *Store) read(k key) ([]byte, error) {
 		}
 		return []byte(text), err
 	}
-	file, err := os.Open(s.place(k))
+	file, err := os.Open(s.where(k))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -277,7 +277,7 @@ func (s *Store) update(ctx context.Context, k key, change func(*record) error) e
 	}
 	if failed != nil {
 		s.setUnsaved(k, r)
-		return fmt.Errorf("%s: %w: %w", s.place(k), errUnsaved, failed)
+		return fmt.Errorf("%s: %w: %w", s.where(k), errUnsaved, failed)
 	}
 	s.setUnsaved(k, nil)
 	return err
@@ -328,9 +328,9 @@ func (s *Store) write(k key, text []byte) error {
 		return keyring.Set(service, k.name(), string(text))
 	}
 	if s.replace != nil {
-		return s.replace(s.place(k), text)
+		return s.replace(s.where(k), text)
 	}
-	return secretfile.Replace(s.place(k), text)
+	return secretfile.Replace(s.where(k), text)
 }
 
 // touch makes the stamp of a record in the keyring a new one.
@@ -346,7 +346,7 @@ func (s *Store) remove(k key) (err error) {
 		defer s.touch(k)
 		err = keyring.Delete(service, k.name())
 	} else {
-		err = os.Remove(s.place(k))
+		err = os.Remove(s.where(k))
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, keyring.ErrNotFound) {
 		return nil

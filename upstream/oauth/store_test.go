@@ -26,7 +26,7 @@ func TestBadRecords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 			l := p.login(s, nil)
-			path := l.config.Store.place(l.key)
+			path := l.config.Store.where(l.key)
 			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestRecordOfTheFuture(t *testing.T) {
 	postdate := func(member string) {
 		t.Helper()
 		l := p.login(s, nil)
-		path := l.config.Store.place(l.key)
+		path := l.config.Store.where(l.key)
 		text, err := os.ReadFile(path)
 		later := regexp.MustCompile(`("`+member+`": ?"20)..`).ReplaceAll(text, []byte("${1}99"))
 		if err != nil || bytes.Equal(later, text) {
@@ -85,7 +85,7 @@ func TestRecordOfOthers(t *testing.T) {
 	s, p := oauthtest.New(t, oauthtest.Variations{}), newPerson(t)
 	l := p.login(s, nil)
 	p.ok(l, listTools)
-	path := l.config.Store.place(l.key)
+	path := l.config.Store.where(l.key)
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
 	}
