@@ -52,12 +52,10 @@ func (id serverID) session() string { return id.key[:min(len(id.key), 8)] }
 type restarts struct {
 	hooks *observe.Hooks // nil for none
 
-	mu    sync.Mutex // guards the fields below, and those of each restart
-	all   map[serverID]*restart
-	turns int            // number of failures and first answers
-	up    map[string]int // turn of the last first answer, by upstream
-
-	commands map[string]*commandState // by upstream, if the last start failed
+	mu        sync.Mutex // guards the fields below, and those of what is in them
+	all       map[serverID]*restart
+	upstreams map[string]*upstreamState
+	turns     int // number of failures and first answers
 }
 
 // A restart is the restart state of one serverID, which outlives its streams: the failures
@@ -78,15 +76,29 @@ type restart struct {
 	next     time.Time // of the earliest start
 }
 
-// A commandState is the restart state of a command, for all clients: the starts in a row
-// that failed before the command had read anything of a client's. A server that dies of a
-// client's message does not count. Its fields are guarded by restarts.mu.
-type commandState struct {
-	failures int
+// An upstreamState is the restart state of an upstream, for all clients. A server that dies of a
+// client's message is no failure here. Its fields are guarded by restarts.mu.
+type upstreamState struct {
+	answered int // turn of the last first answer; zero for none
+
+	failures int                  // starts of the command since, in a row, that failed before it had read anything of a client's
 	end      *jsonrpc.ClosedError // the last of them
 	wait     backoff.ExponentialBackOff
 	next     time.Time // of the earliest start
 	tries    *restart  // has started the command after the back-off, and has not ended
+}
+
+// ofLocked returns the state of an upstream.
+func (rs *restarts) ofLocked(upstream string) *upstreamState {
+	u := rs.upstreams[upstream]
+	if u == nil {
+		u = &upstreamState{wait: newBackOff()}
+		if rs.upstreams == nil {
+			rs.upstreams = make(map[string]*upstreamState)
+		}
+		rs.upstreams[upstream] = u
+	}
+	return u
 }
 
 // An outcome is the meaning of a server's end for its restart state.
@@ -140,36 +152,28 @@ func waitAfter(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 // commandLocked returns an error if the command is in back-off for all clients. After the
 // back-off, one start at a time finds out whether the command still fails.
 func (r *restart) commandLocked() *jsonrpc.ClosedError {
-	c := r.in.commands[r.id.upstream]
+	u := r.in.ofLocked(r.id.upstream)
 	switch {
-	case c == nil || c.failures < commandFailures:
+	case u.failures < commandFailures:
 		return nil
-	case time.Now().Before(c.next):
-		wait := waitAfter(c.end)
-		fault, ok := errors.AsType[*process.StartError](c.end)
+	case time.Now().Before(u.next):
+		wait := waitAfter(u.end)
+		fault, ok := errors.AsType[*process.StartError](u.end)
 		wait.Lasting = !ok || fault.Fault != process.CannotRun // clients need not wait for the next start of a bad command
 		return wait
 	}
-	c.tries, c.next = r, time.Now().Add(c.wait.NextBackOff())
+	u.tries, u.next = r, time.Now().Add(u.wait.NextBackOff())
 	return nil
 }
 
 // commandFailed counts a start that failed before the command had read anything of a client's.
 func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
-	rs := r.in
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	c := rs.commands[r.id.upstream]
-	if c == nil {
-		c = &commandState{wait: newBackOff()}
-		if rs.commands == nil {
-			rs.commands = make(map[string]*commandState)
-		}
-		rs.commands[r.id.upstream] = c
-	}
-	c.end, c.tries = end, nil
-	if c.failures++; c.failures == commandFailures {
-		c.next = time.Now().Add(c.wait.NextBackOff())
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	u := r.in.ofLocked(r.id.upstream)
+	u.end, u.tries = end, nil
+	if u.failures++; u.failures == commandFailures {
+		u.next = time.Now().Add(u.wait.NextBackOff())
 	}
 }
 
@@ -178,8 +182,8 @@ func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
 func (r *restart) leave() {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
-	if c := r.in.commands[r.id.upstream]; c != nil && c.tries == r { // the start had no result
-		c.tries, c.next = nil, time.Time{}
+	if u := r.in.ofLocked(r.id.upstream); u.tries == r { // the start had no result
+		u.tries, u.next = nil, time.Time{}
 	}
 	if r.streams--; r.streams > 0 {
 		return
@@ -240,15 +244,10 @@ func (r *restart) ended(how outcome, end *jsonrpc.ClosedError, life time.Duratio
 // answered records that a server has answered: earlier failures no longer count for the
 // upstream, only for their keys.
 func (r *restart) answered() {
-	rs := r.in
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if rs.up == nil {
-		rs.up = make(map[string]int)
-	}
-	rs.turns++
-	rs.up[r.id.upstream] = rs.turns
-	delete(rs.commands, r.id.upstream)
+	r.in.mu.Lock()
+	defer r.in.mu.Unlock()
+	r.in.turns++
+	*r.in.ofLocked(r.id.upstream) = upstreamState{answered: r.in.turns, wait: newBackOff()}
 }
 
 // setEvent gives the last end of a server the event that it shares with others.
@@ -297,8 +296,7 @@ func (rs *restarts) reset(upstreams []string) {
 		}
 	}
 	for _, name := range upstreams {
-		delete(rs.up, name)
-		delete(rs.commands, name)
+		delete(rs.upstreams, name)
 	}
 }
 
@@ -327,7 +325,7 @@ func (r *restart) statusLocked() Status {
 	}
 	if st.Failures > 0 {
 		st.Cause, st.Says, st.Event, st.Err = r.end.Cause.String(), r.end.Words(), r.end.Event, r.end.Err
-		if r.turn > r.in.up[r.id.upstream] {
+		if r.turn > r.in.ofLocked(r.id.upstream).answered {
 			st.Failed = r.turn
 		}
 	}
