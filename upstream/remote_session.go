@@ -100,18 +100,15 @@ func (r *remoteSession) Recv(batch []*jsonrpc.Message) ([]*jsonrpc.Message, erro
 	}
 	if r.conn == nil {
 		r.lost.Store(true)
-		return batch, lostSession(r.err)
+		return batch, jsonrpc.EndOf(r.err, jsonrpc.CauseConnectionLost)
 	}
 	batch, err := jsonrpc.RecvAll(r.conn, batch)
 	if _, bad := errors.AsType[*jsonrpc.InvalidError](err); err != nil && !bad {
 		r.lost.Store(true)
-		err = lostSession(err)
+		err = jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
 	}
 	return batch, err
 }
-
-// lostSession returns err, the end of a session, with a cause.
-func lostSession(err error) error { return jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost) }
 
 // sessionless reports whether the server answered initialize without beginning a session.
 // It is valid when Recv has returned that answer.

@@ -50,7 +50,7 @@ func (id serverID) session() string { return id.key[:min(len(id.key), 8)] }
 
 // restarts are the restart states of all servers. The zero value is ready.
 type restarts struct {
-	hooks *observe.Hooks // nil for none
+	hooks *observe.Hooks
 
 	mu        sync.Mutex // guards the fields below, and those of what is in them
 	all       map[serverID]*restart
@@ -264,26 +264,26 @@ func (r *restart) observed() observe.Upstream {
 
 // tellStart calls the hook for a server that is about to be started.
 func (r *restart) tellStart() {
-	if h := r.in.hooks; h != nil && h.UpstreamStarted != nil {
+	if tell := r.in.hooks.UpstreamStarted; tell != nil {
 		seen := r.observed()
 		r.in.mu.Lock()
 		seen.Failures = r.inARow()
 		r.in.mu.Unlock()
-		h.UpstreamStarted(seen)
+		tell(seen)
 	}
 }
 
 // tellEnd calls the hook for the end of a server.
 func (r *restart) tellEnd(how outcome, end *jsonrpc.ClosedError, life time.Duration) {
-	h := r.in.hooks
-	if h == nil || h.UpstreamEnded == nil {
+	tell := r.in.hooks.UpstreamEnded
+	if tell == nil {
 		return
 	}
 	told := observe.End{Took: life, Outcome: observe.OK}
 	if how == startFailed || how == died {
 		told.Outcome, told.Cause, told.Event = observe.Failed, end.Cause.Kind.String(), end.Event
 	}
-	h.UpstreamEnded(r.observed(), told)
+	tell(r.observed(), told)
 }
 
 // reset forgets the failures of upstreams that were replaced.
