@@ -12,9 +12,9 @@ import (
 // hopReserved are those of reserved that are not the id of a request.
 var hopReserved = slices.DeleteFunc(slices.Clone(reserved), func(v jsonrpc.Value) bool { return v.Key == mcp.KeySubscription })
 
-// stripHop is StripReserved, but keeps the id of a request.
+// stripHop is stripReserved, but keeps the id of a request.
 func stripHop(object json.RawMessage) json.RawMessage {
-	if !MayHave(object, "_meta") {
+	if !mayHave(object, "_meta") {
 		return object
 	}
 	return mcp.SetMeta(object, hopReserved...)
@@ -27,7 +27,7 @@ func forClient(m *jsonrpc.Message, ours, id jsonrpc.ID, token json.RawMessage) (
 	notes := mcp.Read(m)
 	named, said := notes.Named()
 	if !said || named.IsZero() {
-		return StripReserved(m.Params), true
+		return stripReserved(m.Params), true
 	}
 	if named != ours {
 		return nil, false
@@ -81,7 +81,7 @@ func named(notes *mcp.Notes, find func() *peer.Call) (json.RawMessage, error) {
 // withSubscription returns converted, the conversion of a result, with the client's own id as subscription id, if
 // the result has the id of its call there.
 func withSubscription(converted, result json.RawMessage, ours, id jsonrpc.ID) json.RawMessage {
-	if !MayHave(result, "subscriptionId") {
+	if !mayHave(result, "subscriptionId") {
 		return converted
 	}
 	meta, _ := jsonrpc.Member(result, "_meta")

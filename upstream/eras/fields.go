@@ -30,17 +30,17 @@ var reserved = []jsonrpc.Value{
 	{Key: mcp.KeyLogLevel}, {Key: mcp.KeySubscription}, {Key: mcp.KeyServerInfo},
 }
 
-// StripReserved returns params or a result without the keys of _meta that concern only one hop. Nil
+// stripReserved returns params or a result without the keys of _meta that concern only one hop. Nil
 // stays nil.
-func StripReserved(object json.RawMessage) json.RawMessage {
-	if !MayHave(object, "_meta") {
+func stripReserved(object json.RawMessage) json.RawMessage {
+	if !mayHave(object, "_meta") {
 		return object
 	}
 	return mcp.SetMeta(object, reserved...)
 }
 
-// MayHave reports whether object may have a member. Its key may have escapes.
-func MayHave(object json.RawMessage, key string) bool {
+// mayHave reports whether object may have a member. Its key may have escapes.
+func mayHave(object json.RawMessage, key string) bool {
 	return bytes.Contains(object, []byte(key)) || bytes.Contains(object, []byte(`\u`))
 }
 
@@ -205,9 +205,9 @@ func saysCaching(method string) bool {
 	return row.Cacheable || row.Name == "" && strings.HasSuffix(method, "/list")
 }
 
-// ToModernResult returns a legacy result as a complete modern one, which must not be cached.
+// toModernResult returns a legacy result as a complete modern one, which must not be cached.
 // serverInfo may be nil.
-func ToModernResult(method string, result, serverInfo json.RawMessage) json.RawMessage {
+func toModernResult(method string, result, serverInfo json.RawMessage) json.RawMessage {
 	values := []jsonrpc.Value{{Key: "resultType", Text: jsonrpc.Quote(resultComplete)}}
 	if saysCaching(method) {
 		values = append(values, jsonrpc.Value{Key: "ttlMs", Text: []byte(`0`)},
@@ -227,7 +227,7 @@ func ToModernResult(method string, result, serverInfo json.RawMessage) json.RawM
 // own code, and codes that only the modern era has become internal errors, with their message and
 // data.
 func toLegacyError(method string, text json.RawMessage) json.RawMessage {
-	e, ok := ReadError(text)
+	e, ok := readError(text)
 	switch {
 	case !ok:
 	case e.Code == jsonrpc.CodeInvalidParams && method == mcp.MethodResourcesRead && e.saysNotFound():
@@ -238,12 +238,12 @@ func toLegacyError(method string, text json.RawMessage) json.RawMessage {
 	return text
 }
 
-// ToModernError returns an error of a legacy server for a modern client. Codes with a meaning only
+// toModernError returns an error of a legacy server for a modern client. Codes with a meaning only
 // in the modern era become internal errors, because they would make a client negotiate. Only a
 // missing capability that is named keeps its code. Codes that only the legacy era has are replaced
 // for methods that we know: an extension may give them a meaning for its own.
-func ToModernError(method string, text json.RawMessage) json.RawMessage {
-	e, ok := ReadError(text)
+func toModernError(method string, text json.RawMessage) json.RawMessage {
+	e, ok := readError(text)
 	known := mcp.MethodOf(method).Name != ""
 	switch {
 	case !ok:
@@ -257,37 +257,37 @@ func ToModernError(method string, text json.RawMessage) json.RawMessage {
 	return text
 }
 
-// A WireError is a parsed error object.
-type WireError struct {
+// A wireError is a parsed error object.
+type wireError struct {
 	Text          json.RawMessage
 	Code          int
 	at            jsonrpc.Span // of the code
 	Message, Data json.RawMessage
 }
 
-func ReadError(text json.RawMessage) (WireError, bool) {
+func readError(text json.RawMessage) (wireError, bool) {
 	var at [3]jsonrpc.Span
 	if jsonrpc.Find(text, jsonrpc.Span{}, at[:], "code", "message", "data") != nil {
-		return WireError{}, false
+		return wireError{}, false
 	}
 	code, err := strconv.Atoi(string(at[0].Of(text)))
-	return WireError{text, code, at[0], at[1].Of(text), at[2].Of(text)}, err == nil
+	return wireError{text, code, at[0], at[1].Of(text), at[2].Of(text)}, err == nil
 }
 
-func (e WireError) withCode(code int) json.RawMessage {
+func (e wireError) withCode(code int) json.RawMessage {
 	return jsonrpc.Replace(e.Text, jsonrpc.Edit{Span: e.at, With: strconv.AppendInt(nil, int64(code), 10)})
 }
 
 // namesCapability reports whether the data is that of -32021 (2026-07-28 schema,
 // MissingRequiredClientCapabilityError).
-func (e WireError) namesCapability() bool {
+func (e wireError) namesCapability() bool {
 	required, err := jsonrpc.Member(e.Data, "requiredCapabilities")
 	return err == nil && required != nil && required[0] == '{'
 }
 
 // saysNotFound reports whether invalid params of resources/read mean a missing resource, which only
 // the text tells (2026-07-28 server/resources). "Unknown resource" is of the Python SDK.
-func (e WireError) saysNotFound() bool {
+func (e wireError) saysNotFound() bool {
 	message, _ := jsonrpc.Unquote(e.Message)
 	words := strings.ToLower(message + string(e.Data))
 	return strings.Contains(words, "not found") || strings.Contains(words, "not_found") || strings.Contains(words, "unknown resource")
@@ -306,11 +306,11 @@ func notTheFirst(text json.RawMessage) json.RawMessage {
 		jsonrpc.Edit{Span: at[1], With: []byte(`false`)})
 }
 
-// Capabilities returns capabilities of a client or a server for the other era. It removes tasks,
+// withoutTasks returns capabilities of a client or a server for the other era. It removes tasks,
 // which are different protocols in the two eras. Everything else has the same name and place in
 // both, including extensions: legacy versions allow additional capabilities, and MCP Apps
 // (io.modelcontextprotocol/ui) is negotiated there with 2025-11-25.
-func Capabilities(capabilities json.RawMessage) json.RawMessage {
+func withoutTasks(capabilities json.RawMessage) json.RawMessage {
 	extensions, _ := jsonrpc.Member(capabilities, "extensions")
 	if extensions != nil {
 		extensions = orNil(jsonrpc.Set(extensions, jsonrpc.Value{Key: mcp.ExtensionTasks}))
@@ -318,8 +318,8 @@ func Capabilities(capabilities json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(capabilities, jsonrpc.Value{Key: "tasks"}, jsonrpc.Value{Key: "extensions", Text: extensions})
 }
 
-// AbilitiesOf returns what servers may ask of a client: nothing, if that is ambiguous.
-func AbilitiesOf(capabilities json.RawMessage) mcp.Abilities {
+// abilitiesOf returns what servers may ask of a client: nothing, if that is ambiguous.
+func abilitiesOf(capabilities json.RawMessage) mcp.Abilities {
 	can, _ := mcp.ReadAbilities(capabilities)
 	return can
 }

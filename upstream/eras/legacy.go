@@ -318,7 +318,7 @@ func (l *legacy) passLocked(m *jsonrpc.Message, of *peer.Call) {
 		of = call
 	}
 	if !named && m.Related.IsZero() {
-		l.client.Send(&jsonrpc.Message{Method: m.Method, Params: StripReserved(m.Params), Extra: m.Extra})
+		l.client.Send(&jsonrpc.Message{Method: m.Method, Params: stripReserved(m.Params), Extra: m.Extra})
 		return
 	}
 	if of == nil || of.For == nil {

@@ -121,7 +121,7 @@ func (l *legacy) answered(c *legacyCall, sent jsonrpc.ID, again bool, m *jsonrpc
 		legacy := result.toLegacy(c.Method, c.version)
 		l.settle(c, &jsonrpc.Message{Result: withSubscription(legacy, m.Result, sent, c.ID), Extra: m.Extra})
 	case err == nil && isOwnKind(result.kind, c.Method, c.extended):
-		l.settle(c, &jsonrpc.Message{Result: withSubscription(StripReserved(m.Result), m.Result, sent, c.ID), Extra: m.Extra})
+		l.settle(c, &jsonrpc.Message{Result: withSubscription(stripReserved(m.Result), m.Result, sent, c.ID), Extra: m.Extra})
 	case err == nil && result.kind == resultInputRequired && mcp.MethodOf(c.Method).Asks:
 		l.inputRequired(c, m.Result)
 	default: // such as "task"
@@ -154,7 +154,7 @@ func (l *legacy) cancelled(c *legacyCall, m *jsonrpc.Message, at jsonrpc.Span) {
 	l.resources.abandonedLocked(c)
 	if c.sent != nil {
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.sent.ID.Raw()})
-		c.sent.CancelWith(&jsonrpc.Message{Method: m.Method, Params: StripReserved(params), Extra: m.Extra})
+		c.sent.CancelWith(&jsonrpc.Message{Method: m.Method, Params: stripReserved(params), Extra: m.Extra})
 	}
 }
 
@@ -175,6 +175,6 @@ func (l *legacy) progress(c *legacyCall, sent jsonrpc.ID, m *jsonrpc.Message, at
 	if err == nil {
 		c.last, c.told = max(value, c.last), true
 	}
-	params := withSubscription(StripReserved(jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})), m.Params, sent, c.ID)
+	params := withSubscription(stripReserved(jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: c.token})), m.Params, sent, c.ID)
 	l.client.Send(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra, Related: c.ID})
 }

@@ -35,11 +35,11 @@ func readHello(params json.RawMessage) (*hello, error) {
 	if !slices.Contains(mcp.LegacyVersions, version) {
 		version = mcp.LegacyVersions[0]
 	}
-	h := &hello{version: version, caps: Capabilities(at[2].Of(params))}
+	h := &hello{version: version, caps: withoutTasks(at[2].Of(params))}
 	if info := at[1].Of(params); info != nil && info[0] == '{' {
 		h.info = info
 	}
-	h.can, h.extended = AbilitiesOf(h.caps), extends(h.caps)
+	h.can, h.extended = abilitiesOf(h.caps), extends(h.caps)
 	return h, nil
 }
 
@@ -63,7 +63,7 @@ func (h *hello) welcome(upstream string, discovered json.RawMessage) (json.RawMe
 	return jsonrpc.Set(r.toLegacy(mcp.MethodDiscover, h.version),
 		jsonrpc.Value{Key: "supportedVersions"},
 		jsonrpc.Value{Key: "protocolVersion", Text: jsonrpc.Quote(h.version)},
-		jsonrpc.Value{Key: "capabilities", Text: Capabilities(at[1].Of(discovered))},
+		jsonrpc.Value{Key: "capabilities", Text: withoutTasks(at[1].Of(discovered))},
 		jsonrpc.Value{Key: "serverInfo", Text: info}), nil
 }
 
@@ -145,7 +145,7 @@ func opening(text []byte, start int, before string, members []byte, after string
 
 // bare returns a notification without the members of its listen.
 func bare(m *jsonrpc.Message) *jsonrpc.Message {
-	return &jsonrpc.Message{Method: m.Method, Params: orNil(StripReserved(m.Params)), Extra: m.Extra}
+	return &jsonrpc.Message{Method: m.Method, Params: orNil(stripReserved(m.Params)), Extra: m.Extra}
 }
 
 // withoutForeign returns a legacy client's params without members that mean something else in the modern era.
@@ -156,7 +156,7 @@ func withoutForeign(method string, params json.RawMessage) json.RawMessage {
 		return params
 	}
 	for _, foreign := range foreignKeys {
-		if MayHave(params, foreign.Key) {
+		if mayHave(params, foreign.Key) {
 			params = without(params, foreign)
 		}
 	}

@@ -113,7 +113,7 @@ func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 	}
 	s.current, s.deaf = nil, true
 	if answer != nil && answer.Error != nil {
-		if e, _ := ReadError(answer.Error); e.Code == jsonrpc.CodeMethodNotFound {
+		if e, _ := readError(answer.Error); e.Code == jsonrpc.CodeMethodNotFound {
 			s.l.log.Warn("upstream declares changes of lists that nobody can listen to")
 			return
 		}

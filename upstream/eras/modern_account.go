@@ -183,10 +183,10 @@ func (a *account) groupLocked(capabilities json.RawMessage) *group {
 	if g := a.spelled[string(capabilities)]; g != nil {
 		return g
 	}
-	text := canonical(Capabilities(capabilities))
+	text := canonical(withoutTasks(capabilities))
 	g := a.groups[string(text)]
 	if g == nil {
-		g = &group{a: a, text: text, can: AbilitiesOf(text), listens: make(map[*modernListen]struct{})}
+		g = &group{a: a, text: text, can: abilitiesOf(text), listens: make(map[*modernListen]struct{})}
 		a.groups[string(text)] = g
 	}
 	if len(a.spelled) >= maxSpelled {

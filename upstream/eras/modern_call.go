@@ -32,9 +32,9 @@ type modernCall struct {
 	headers *jsonrpc.Forwarded // that came with it; nil for none
 	group   *group
 
-	Request               // the client's newest request
-	r       *peer.Request // the newest request; nil while no client waits
-	s       *modernClient // the stream of r
+	modernRequest               // the client's newest request
+	r             *peer.Request // the newest request; nil while no client waits
+	s             *modernClient // the stream of r
 
 	state      callState
 	serverInfo json.RawMessage // of its session
@@ -136,27 +136,27 @@ func (c *modernCall) modernAnswer(m *jsonrpc.Message, client jsonrpc.ID) (answer
 	result := m.Result
 	if c.method == mcp.MethodToolsList {
 		var left []string
-		if result, left = WithoutTaskTools(result); len(left) > 0 {
+		if result, left = withoutTaskTools(result); len(left) > 0 {
 			c.group.a.life.log.Debug("tools left out: they run only as tasks", "upstream", c.group.a.id.upstream, "tools", left)
 		}
 	}
-	completed, ok := withOwnKind(Completed(c.method, result, c.serverInfo), result, c.method, c.Capabilities)
+	converted, ok := withOwnKind(completed(c.method, result, c.serverInfo), result, c.method, c.Capabilities)
 	if !ok {
 		return jsonrpc.Failure(jsonrpc.InvalidResponse(c.group.a.id.upstream, unknownResultType)), nil
 	}
-	return &jsonrpc.Message{Result: withSubscription(completed, result, c.ID, client), Extra: m.Extra}, nil
+	return &jsonrpc.Message{Result: withSubscription(converted, result, c.ID, client), Extra: m.Extra}, nil
 }
 
 // modernError is modernAnswer for an error. It needs no lock.
 func (c *modernCall) modernError(text json.RawMessage) (answer *jsonrpc.Message, urls []byte) {
-	e, ok := ReadError(text)
+	e, ok := readError(text)
 	switch {
 	case ok && e.Code == mcp.CodeURLElicitation && mcp.MethodOf(c.method).Asks:
 		return c.urlsOf(e)
 	case ok && !mcp.MethodOf(c.method).Bridged() && isBadRequest(text):
 		return jsonrpc.Failure(jsonrpc.MethodNotFound(c.method)), nil
 	}
-	return &jsonrpc.Message{Error: ToModernError(c.method, text)}, nil
+	return &jsonrpc.Message{Error: toModernError(c.method, text)}, nil
 }
 
 // isBadRequest reports whether a server answered a POST with status 400, as servers of the Go SDK do for unknown
@@ -294,9 +294,9 @@ func (c *modernCall) suspend() {
 	}
 	requests := make([]jsonrpc.Value, 0, len(c.requests))
 	for _, q := range c.requests {
-		requests = append(requests, jsonrpc.Value{Key: q.Value.(string), Text: InputRequest(q.Method, q.Message.Params)})
+		requests = append(requests, jsonrpc.Value{Key: q.Value.(string), Text: asInputRequest(q.Method, q.Message.Params)})
 	}
 	c.state = suspended
-	c.answer(&jsonrpc.Message{Result: InputRequired(jsonrpc.Set(nil, requests...), c.suspension.newState(), c.serverInfo)})
+	c.answer(&jsonrpc.Message{Result: inputRequired(jsonrpc.Set(nil, requests...), c.suspension.newState(), c.serverInfo)})
 	c.group.makeRoom()
 }

@@ -98,7 +98,7 @@ func (s *modernClient) leaveLocked() {
 
 // request begins a call, or resumes one.
 func (s *modernClient) request(r *peer.Request) {
-	said, err := ReadRequest(mcp.Read(r.Message))
+	said, err := readModernRequest(mcp.Read(r.Message))
 	switch {
 	case err != nil:
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
@@ -106,7 +106,7 @@ func (s *modernClient) request(r *peer.Request) {
 		s.listen(r, said)
 	case r.Method != mcp.MethodDiscover && mcp.MethodOf(r.Method).Foreign():
 		r.Fail(jsonrpc.MethodNotFound(r.Method))
-	case said.State != nil || said.Answers():
+	case said.State != nil || said.answers():
 		s.retry(r, said)
 	default:
 		s.call(r, said)
@@ -117,7 +117,7 @@ func (s *modernClient) request(r *peer.Request) {
 // in the one that the client's next request would use. The proxy sends the known ones itself.
 func (s *modernClient) notified(m *jsonrpc.Message, _ *peer.Call) {
 	notes := mcp.Read(m)
-	said, err := ReadRequest(notes)
+	said, err := readModernRequest(notes)
 	if notes.Method.Name != "" || err != nil || notes.Err(mcp.Subscription) != nil {
 		return
 	}
@@ -138,7 +138,7 @@ func (s *modernClient) notified(m *jsonrpc.Message, _ *peer.Call) {
 
 // sessionLocked returns a session for a notification: the one used last if it declares no capabilities, as
 // notifications need not. It opens one if there is none; nil if there is no room.
-func (a *account) sessionLocked(said Request, declares bool) (last *legacySession) {
+func (a *account) sessionLocked(said modernRequest, declares bool) (last *legacySession) {
 	for _, l := range a.sessions {
 		if l != nil && !declares && (last == nil || l.used.After(last.used)) {
 			last = l
@@ -154,7 +154,7 @@ func (a *account) sessionLocked(said Request, declares bool) (last *legacySessio
 }
 
 // call begins a call: in the session of another call if it names that.
-func (s *modernClient) call(r *peer.Request, said Request) {
+func (s *modernClient) call(r *peer.Request, said modernRequest) {
 	notes, c := mcp.Read(r.Message), newModernCall(r.Message)
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
@@ -184,12 +184,12 @@ func (s *modernClient) call(r *peer.Request, said Request) {
 }
 
 // enterLocked makes r the newest request of c. It reports false if the request was cancelled.
-func (s *modernClient) enterLocked(c *modernCall, r *peer.Request, said Request) bool {
+func (s *modernClient) enterLocked(c *modernCall, r *peer.Request, said modernRequest) bool {
 	if s.ended || !r.OnCancel(func(m *jsonrpc.Message, _ jsonrpc.Span) { c.cancelled(r, m) }) {
 		return false
 	}
 	r.Message = nil // the call has what it needs
-	r.Value, c.r, c.s, c.Request = c, r, s, said
+	r.Value, c.r, c.s, c.modernRequest = c, r, s, said
 	if c.group == nil { // a resumed call, and one that names another, have their session
 		c.group = s.a.groupLocked(said.Capabilities)
 	}
@@ -221,7 +221,7 @@ func (c *modernCall) cancelled(r *peer.Request, m *jsonrpc.Message) {
 
 // retry handles a request with a requestState. Even if something is wrong with it, the call never runs a second
 // time: its first part may have had an effect.
-func (s *modernClient) retry(r *peer.Request, said Request) {
+func (s *modernClient) retry(r *peer.Request, said modernRequest) {
 	if err := checkResponses(said.Input); err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
 		return
@@ -252,7 +252,7 @@ func checkResponses(responses json.RawMessage) error {
 
 // comeBack resumes the call that a state names. If the call has been answered meanwhile, it returns the call and
 // the answer for the client.
-func (s *modernClient) comeBack(r *peer.Request, said Request, u stateUse) (*modernCall, *jsonrpc.Message) {
+func (s *modernClient) comeBack(r *peer.Request, said modernRequest, u stateUse) (*modernCall, *jsonrpc.Message) {
 	a := s.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,14 +290,14 @@ func (s *modernClient) comeBack(r *peer.Request, said Request, u stateUse) (*mod
 
 // goOn passes the client's input to the server. Missing input is asked for again.
 func (c *modernCall) goOn() {
-	defer c.LetGo()
+	defer c.letGo()
 	l := c.session
 	l.raiseLevel(c)
 	open, responses := slices.Clone(c.requests), c.responses()
 	for i, q := range open {
 		if responses[i] != nil {
 			c.done(q)
-			q.Respond(&jsonrpc.Message{Result: StripReserved(responses[i])})
+			q.Respond(&jsonrpc.Message{Result: stripReserved(responses[i])})
 		}
 	}
 	if kept := c.progress.kept; kept != nil {
@@ -325,19 +325,19 @@ func (c *modernCall) responses() []json.RawMessage {
 
 // urlsOf returns the requests for input for a refusal that names URLs to visit first (2025-11-25
 // client/elicitation, "URL Elicitation Required"), or the error for a client that does not support them.
-func (c *modernCall) urlsOf(e WireError) (*jsonrpc.Message, []byte) {
+func (c *modernCall) urlsOf(e wireError) (*jsonrpc.Message, []byte) {
 	list, err := jsonrpc.Member(e.Data, "elicitations")
 	elicitations, errList := jsonrpc.Elements(list)
 	if err != nil || errList != nil || len(elicitations) == 0 || len(elicitations) > maxCallRequests {
-		return &jsonrpc.Message{Error: ToModernError(c.method, e.Text)}, nil
+		return &jsonrpc.Message{Error: toModernError(c.method, e.Text)}, nil
 	}
-	if !AbilitiesOf(c.Capabilities).URL {
+	if !abilitiesOf(c.Capabilities).URL {
 		return jsonrpc.Failure(mcp.MissingCapability([]byte(`{"elicitation":{"url":{}}}`))), nil
 	}
 	requests := make([]jsonrpc.Value, 0, len(elicitations))
 	for i, params := range elicitations {
 		params = jsonrpc.Set(params, jsonrpc.Value{Key: "mode", Text: []byte(`"url"`)})
-		requests = append(requests, jsonrpc.Value{Key: keyOf(i + 1), Text: InputRequest(mcp.MethodElicit, params)})
+		requests = append(requests, jsonrpc.Value{Key: keyOf(i + 1), Text: asInputRequest(mcp.MethodElicit, params)})
 	}
 	return nil, jsonrpc.Set(nil, requests...)
 }
@@ -353,11 +353,11 @@ func (c *modernCall) restart(requests json.RawMessage, digest [32]byte) *jsonrpc
 		return jsonrpc.Failure(jsonrpc.Overloaded(c.group.a.id.upstream))
 	}
 	p.round = c.restarts
-	return &jsonrpc.Message{Result: InputRequired(requests, p.newState(), c.serverInfo)}
+	return &jsonrpc.Message{Result: inputRequired(requests, p.newState(), c.serverInfo)}
 }
 
 // restartLocked starts a call again, once.
-func (s *modernClient) restartLocked(r *peer.Request, said Request, p *suspension, u stateUse) {
+func (s *modernClient) restartLocked(r *peer.Request, said modernRequest, p *suspension, u stateUse) {
 	c := newModernCall(r.Message)
 	if c.restarts = p.round; !s.enterLocked(c, r, said) {
 		return

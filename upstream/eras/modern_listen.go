@@ -51,7 +51,7 @@ type modernListen struct {
 }
 
 // listen begins a listen.
-func (s *modernClient) listen(r *peer.Request, said Request) {
+func (s *modernClient) listen(r *peer.Request, said modernRequest) {
 	want, err := mcp.ReadFilter(mcp.Read(r.Message))
 	if err != nil {
 		r.Fail(jsonrpc.InvalidParams(err.Error()))
@@ -203,7 +203,7 @@ func (l *modernListen) fail(err *jsonrpc.Message) {
 // finish ends the listen gracefully (2026-07-28 basic/patterns/subscriptions).
 func (l *modernListen) finish() {
 	if !l.ended {
-		result := ToModernResult(mcp.MethodListen, []byte(`{}`), nil)
+		result := toModernResult(mcp.MethodListen, []byte(`{}`), nil)
 		l.r.Respond(&jsonrpc.Message{Result: mcp.SetMeta(result, jsonrpc.Value{Key: mcp.KeySubscription, Text: l.r.ID.Raw()})})
 	}
 	l.end()
@@ -306,7 +306,7 @@ func (l *modernListen) flushNow() {
 		return
 	}
 	for _, m := range l.pending {
-		l.send(m.Method, StripReserved(m.Params))
+		l.send(m.Method, stripReserved(m.Params))
 	}
 	l.pending, l.places = nil, nil
 }

@@ -133,7 +133,7 @@ func (c *modernCall) refuses(m *jsonrpc.Message) *jsonrpc.Error {
 	case len(c.requests) >= maxCallRequests:
 		return errTooManyAsks
 	}
-	return AbilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
+	return abilitiesOf(c.Capabilities).Refuses(m.Method, m.Params)
 }
 
 // refuse answers all open server requests of a call with an error.
@@ -267,7 +267,7 @@ func (c *modernCall) tellProgress(m *jsonrpc.Message) {
 	c.progress.last = params
 	params, ok := forClient(m, c.ID, c.clientID(), c.Token)
 	if !ok { // what it names besides the call is nobody's
-		params = StripReserved(m.Params)
+		params = stripReserved(m.Params)
 	}
 	c.tell(m, jsonrpc.Set(params, jsonrpc.Value{Key: "progressToken", Text: c.Token}))
 }

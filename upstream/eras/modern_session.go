@@ -59,7 +59,7 @@ type legacySession struct {
 		refused bool
 	}
 
-	welcome Welcome // written once, before state is sessionReady
+	welcome welcome // written once, before state is sessionReady
 }
 
 func newLegacySession(g *group, number int, info json.RawMessage) *legacySession {
@@ -117,7 +117,7 @@ func (l *legacySession) ask(method string, params json.RawMessage, answered func
 
 // welcomed handles the answer to initialize, for which all other messages wait.
 func (l *legacySession) welcomed(m *jsonrpc.Message) {
-	w, ok := ReadWelcome(m.Result)
+	w, ok := readWelcome(m.Result)
 	if !ok {
 		if len(m.Result) > 0 && m.Result[0] == '{' { // otherwise the host ends the stream, with its event
 			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseRefused, Lasting: true})
@@ -195,11 +195,11 @@ func (l *legacySession) forward(c *modernCall) {
 	c.Progress = func(m *jsonrpc.Message, _ jsonrpc.Span) { l.a.locked(func() { l.progress(c, m) }) }
 	l.calls[c] = struct{}{}
 	n, _ := c.ID.Int()
-	_ = c.Send(&jsonrpc.Message{Params: c.LegacyParams(c.params, n), Extra: c.extra, Forwarded: c.headers})
+	_ = c.Send(&jsonrpc.Message{Params: c.legacyParams(c.params, n), Extra: c.extra, Forwarded: c.headers})
 	c.extra = nil
 	if c.digest != nil {
 		c.params = nil
-		c.LetGo()
+		c.letGo()
 	}
 }
 

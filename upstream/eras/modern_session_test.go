@@ -42,7 +42,7 @@ func (k *pooled) serve(server string) {
 func (k *pooled) answered(client string, id, code int) {
 	k.t.Helper()
 	m := k.recv(client)
-	e, _ := ReadError(m.Error)
+	e, _ := readError(m.Error)
 	if m.ID != jsonrpc.IntID(int64(id)) || e.Code != code {
 		k.t.Fatalf("%s received %s, want an answer to %d with %d", client, k.text(m), id, code)
 	}

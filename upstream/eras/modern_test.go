@@ -136,8 +136,8 @@ func useAtRandom(t *testing.T, b *Bridge, key string, seed uint64) {
 func TestLargeInputIsNotTakenApart(t *testing.T) {
 	text := json.RawMessage(`{"inputResponses":{"q":{"a":[` + strings.Repeat("[],", 1<<20) + `0]}},"_meta":{}}`)
 	allocations := testing.AllocsPerRun(2, func() {
-		r, err := ReadRequest(mcp.ReadParams(mcp.MethodToolsCall, text))
-		if err != nil || !r.Answers() {
+		r, err := readModernRequest(mcp.ReadParams(mcp.MethodToolsCall, text))
+		if err != nil || !r.answers() {
 			t.Fatal("it has input")
 		}
 		canonicalIfShort(r.Input)

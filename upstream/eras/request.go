@@ -14,8 +14,8 @@ import (
 // maxCapabilities bounds the bytes of a client's capabilities. Requests with more are refused.
 const maxCapabilities = 16 << 10
 
-// A Request is the part of a modern request's params that does not belong to its method.
-type Request struct {
+// A modernRequest is the part of a modern request's params that does not belong to its method.
+type modernRequest struct {
 	Capabilities, ClientInfo json.RawMessage
 	Token                    json.RawMessage // of progress; nil if the client wants none
 	Level                    int             // of log messages, as [mcp.ReadLevel] returns it
@@ -37,9 +37,9 @@ var (
 	foreignKeys = []jsonrpc.Value{{Key: "requestState"}, {Key: "inputResponses"}, {Key: "task"}}
 )
 
-// ReadRequest reads the notes of a request. It returns an error if they are ambiguous.
-func ReadRequest(n *mcp.Notes) (Request, error) {
-	r := Request{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
+// readModernRequest reads the notes of a request. It returns an error if they are ambiguous.
+func readModernRequest(n *mcp.Notes) (modernRequest, error) {
+	r := modernRequest{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
 		State: orAbsent(n.Raw(mcp.RequestState)), Input: n.Raw(mcp.Responses),
 		foreign: !n.Method.MaybeOfExtension() && (n.Has(mcp.RequestState) || n.Has(mcp.Responses) || n.Has(mcp.Task))}
 	err := n.Err(mcp.InMeta, mcp.RequestState, mcp.Responses, mcp.Task)
@@ -62,7 +62,7 @@ func orAbsent(value json.RawMessage) json.RawMessage {
 
 // readMeta reads the known keys of _meta, which must be unique and spelled exactly. It copies the
 // others unchanged.
-func (r *Request) readMeta(n *mcp.Notes) error {
+func (r *modernRequest) readMeta(n *mcp.Notes) error {
 	claim, err := n.Claim()
 	meta := n.Raw(mcp.InMeta)
 	if err == nil {
@@ -85,7 +85,7 @@ func (r *Request) readMeta(n *mcp.Notes) error {
 }
 
 // name makes the request name another one, by its id at the legacy server, unless that is nil.
-func (r *Request) name(id json.RawMessage) {
+func (r *modernRequest) name(id json.RawMessage) {
 	if id == nil {
 		return
 	}
@@ -95,21 +95,21 @@ func (r *Request) name(id json.RawMessage) {
 	r.meta = append(append(r.meta, `"`+mcp.KeySubscription+`":`...), id...)
 }
 
-// Answers reports whether the request has input for a call.
-func (r *Request) Answers() bool { return r.Input != nil && !isEmptyObject(r.Input) }
+// answers reports whether the request has input for a call.
+func (r *modernRequest) answers() bool { return r.Input != nil && !isEmptyObject(r.Input) }
 
 func isEmptyObject(text json.RawMessage) bool {
 	return text[0] == '{' && bytes.TrimLeft(text[1:], space)[0] == '}'
 }
 
-// LetGo releases the request's bytes, except for small parts that are needed until the answer.
-func (r *Request) LetGo() {
-	*r = Request{Capabilities: bytes.Clone(r.Capabilities), Token: bytes.Clone(r.Token), Level: r.Level}
+// letGo releases the request's bytes, except for small parts that are needed until the answer.
+func (r *modernRequest) letGo() {
+	*r = modernRequest{Capabilities: bytes.Clone(r.Capabilities), Token: bytes.Clone(r.Token), Level: r.Level}
 }
 
-// LegacyParams returns the params for a legacy server. The progress token is n, because clients may
+// legacyParams returns the params for a legacy server. The progress token is n, because clients may
 // use equal tokens.
-func (r *Request) LegacyParams(params json.RawMessage, n int64) json.RawMessage {
+func (r *modernRequest) legacyParams(params json.RawMessage, n int64) json.RawMessage {
 	meta := r.meta
 	if r.Token != nil {
 		if len(meta) > 1 {
@@ -129,11 +129,11 @@ func (r *Request) LegacyParams(params json.RawMessage, n int64) json.RawMessage 
 	return params
 }
 
-// InputRequest returns a legacy server's request as an entry of inputRequests, without members that
+// asInputRequest returns a legacy server's request as an entry of inputRequests, without members that
 // only the legacy era has.
-func InputRequest(method string, params json.RawMessage) json.RawMessage {
+func asInputRequest(method string, params json.RawMessage) json.RawMessage {
 	if params != nil {
-		if MayHave(params, "_meta") {
+		if mayHave(params, "_meta") {
 			params = mcp.SetMeta(params, hopKeys...)
 		}
 		values := []jsonrpc.Value{{Key: "task"}}
@@ -145,8 +145,8 @@ func InputRequest(method string, params json.RawMessage) json.RawMessage {
 	return jsonrpc.Set(nil, jsonrpc.Value{Key: "method", Text: jsonrpc.Quote(method)}, jsonrpc.Value{Key: "params", Text: params})
 }
 
-// InputRequired returns the result that asks for input.
-func InputRequired(requests json.RawMessage, state string, serverInfo json.RawMessage) json.RawMessage {
+// inputRequired returns the result that asks for input.
+func inputRequired(requests json.RawMessage, state string, serverInfo json.RawMessage) json.RawMessage {
 	result := jsonrpc.Set(nil,
 		jsonrpc.Value{Key: "resultType", Text: jsonrpc.Quote(resultInputRequired)},
 		jsonrpc.Value{Key: "inputRequests", Text: requests},

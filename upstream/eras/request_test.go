@@ -13,8 +13,8 @@ func TestCompletedIsAModernResult(t *testing.T) {
 		`{"_meta":{}}`, `{"_meta":{"v":1},"a":2}`, `{"resultType":"x"}`, `{"\u0072esultType":"x"}`, `{"content":"_meta"}`} {
 		for _, method := range []string{"tools/call", "tools/list"} {
 			for _, info := range []string{"", `{"name":"s"}`} {
-				got := Completed(method, json.RawMessage(result), nilIfEmpty(info))
-				want := ToModernResult(method, json.RawMessage(result), nilIfEmpty(info))
+				got := completed(method, json.RawMessage(result), nilIfEmpty(info))
+				want := toModernResult(method, json.RawMessage(result), nilIfEmpty(info))
 				if string(spaceless(got)) != string(spaceless(want)) || !json.Valid(got) {
 					t.Errorf("%s of %s:\n got %s\nwant %s", method, result, got, want)
 				}
@@ -39,11 +39,11 @@ func TestMetaIsReadStrictly(t *testing.T) {
 		`5`,
 		`{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"x":"` + string(make([]byte, maxCapabilities)) + `"}}}`,
 	} {
-		if _, err := ReadRequest(mcp.ReadParams(mcp.MethodToolsCall, json.RawMessage(`{"_meta":`+meta+`}`))); err == nil {
+		if _, err := readModernRequest(mcp.ReadParams(mcp.MethodToolsCall, json.RawMessage(`{"_meta":`+meta+`}`))); err == nil {
 			t.Errorf("%.60s was read", meta)
 		}
 	}
-	r, err := ReadRequest(mcp.ReadParams(mcp.MethodToolsCall, json.RawMessage(`{"_meta":{"a\"b":1,"io.modelcontextprotocol/logLevel":"emergency","io.modelcontextprotocol/x":2}}`)))
+	r, err := readModernRequest(mcp.ReadParams(mcp.MethodToolsCall, json.RawMessage(`{"_meta":{"a\"b":1,"io.modelcontextprotocol/logLevel":"emergency","io.modelcontextprotocol/x":2}}`)))
 	if err != nil || string(r.meta) != `{"a\"b":1,"io.modelcontextprotocol/x":2` || r.Level != 8 {
 		t.Errorf("got %s, %d, %v", r.meta, r.Level, err)
 	}

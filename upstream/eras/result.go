@@ -10,12 +10,12 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// Completed is [ToModernResult] for results that may be large: if the result has none of the
+// completed is [toModernResult] for results that may be large: if the result has none of the
 // members to add, it appends them without reading the result.
-func Completed(method string, result, serverInfo json.RawMessage) json.RawMessage {
+func completed(method string, result, serverInfo json.RawMessage) json.RawMessage {
 	for _, key := range []string{"resultType", "ttlMs", "cacheScope", "_meta"} {
-		if MayHave(result, key) {
-			return ToModernResult(method, result, serverInfo)
+		if mayHave(result, key) {
+			return toModernResult(method, result, serverInfo)
 		}
 	}
 	head := bytes.TrimRight(result[:bytes.LastIndexByte(result, '}')], space)
@@ -57,7 +57,7 @@ func isOwnKind(kind, method string, extended bool) bool {
 // one of its own. It reports false if that does not pass to a client with these capabilities: such a result must
 // be treated as invalid (2026-07-28 basic, "ResultType").
 func withOwnKind(converted, result json.RawMessage, method string, capabilities json.RawMessage) (json.RawMessage, bool) {
-	if !MayHave(result, "resultType") {
+	if !mayHave(result, "resultType") {
 		return converted, true
 	}
 	raw, _ := jsonrpc.Member(result, "resultType")
@@ -71,12 +71,12 @@ func withOwnKind(converted, result json.RawMessage, method string, capabilities 
 	return jsonrpc.Set(converted, jsonrpc.Value{Key: "resultType", Text: raw}), true
 }
 
-// WithoutTaskTools returns the result of a legacy tools/list without the tools that run only as
+// withoutTaskTools returns the result of a legacy tools/list without the tools that run only as
 // tasks, which no modern client can call, and their names. It keeps the taskSupport of other tools,
 // which modern clients ignore.
-func WithoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
+func withoutTaskTools(result json.RawMessage) (json.RawMessage, []string) {
 	var at [1]jsonrpc.Span
-	if !MayHave(result, "taskSupport") || jsonrpc.Find(result, jsonrpc.Span{}, at[:], "tools") != nil {
+	if !mayHave(result, "taskSupport") || jsonrpc.Find(result, jsonrpc.Span{}, at[:], "tools") != nil {
 		return result, nil
 	}
 	tools, err := jsonrpc.Elements(at[0].Of(result))
@@ -122,8 +122,8 @@ func declaredChanges(capabilities json.RawMessage) []change {
 	return declared
 }
 
-// A Welcome is a legacy server's result of initialize, for modern clients.
-type Welcome struct {
+// A welcome is a legacy server's result of initialize, for modern clients.
+type welcome struct {
 	Info     json.RawMessage // serverInfo
 	Discover json.RawMessage // the result of server/discover, with the version of the server; see doc.go
 	Logs     bool            // it declares logging
@@ -132,8 +132,8 @@ type Welcome struct {
 	Subscribe bool
 }
 
-// ReadWelcome reads the result of initialize; false if a legacy client would reject it.
-func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
+// readWelcome reads the result of initialize; false if a legacy client would reject it.
+func readWelcome(result json.RawMessage) (w welcome, ok bool) {
 	if len(result) == 0 || result[0] != '{' {
 		return w, false
 	}
@@ -153,11 +153,11 @@ func ReadWelcome(result json.RawMessage) (w Welcome, ok bool) {
 		w.Lists[k] = isSet(capabilities, c.capability, "listChanged")
 	}
 	w.Subscribe = isSet(capabilities, "resources", "subscribe")
-	w.Discover = ToModernResult(mcp.MethodDiscover, jsonrpc.Set(result,
+	w.Discover = toModernResult(mcp.MethodDiscover, jsonrpc.Set(result,
 		jsonrpc.Value{Key: "protocolVersion"},
 		jsonrpc.Value{Key: "serverInfo"},
 		jsonrpc.Value{Key: "supportedVersions", Text: jsonrpc.Array([]json.RawMessage{at[0].Of(result)})},
-		jsonrpc.Value{Key: "capabilities", Text: Capabilities(capabilities)}), w.Info)
+		jsonrpc.Value{Key: "capabilities", Text: withoutTasks(capabilities)}), w.Info)
 	return w, true
 }
 
