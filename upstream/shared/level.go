@@ -39,7 +39,7 @@ func (l *level) bring() {
 	case !l.offered:
 		l.answer(jsonrpc.Failure(jsonrpc.MethodNotFound(mcp.MethodSetLevel)))
 	case want == l.current:
-		l.answer(&jsonrpc.Message{Result: json.RawMessage(`{}`)})
+		l.answer(&jsonrpc.Message{Result: noResult})
 	default:
 		l.asking = true
 		l.ask(want)

@@ -13,8 +13,8 @@ import (
 // ErrTried is the end of a server on trial that turned out not to speak the era.
 var ErrTried = errors.New("it does not speak this era")
 
-func newModernServer(up Upstream, trial bool) *modernServer {
-	m := &modernServer{pinned: up.Modern, misread: up.Misread, decided: make(chan struct{})}
+func newModernServer(trial bool) *modernServer {
+	m := &modernServer{decided: make(chan struct{})}
 	m.trial.Store(trial)
 	return m
 }
@@ -168,18 +168,18 @@ func (s *sharedSession) insist() {
 
 // discovered handles the answer to server/discover.
 func (s *sharedSession) discovered(answer *jsonrpc.Message) {
-	m := s.modern
-	switch {
-	case !m.pinned && !mcp.DiscoversModern(answer) && m.trial.Load():
+	modern := mcp.DiscoversModern(answer)
+	switch misread := !modern && !s.up.Modern; {
+	case misread && s.modern.trial.Load():
 		s.decide(false, true, nil)
-	case !m.pinned && !mcp.DiscoversModern(answer): // the upstream was replaced since its era was learned
-		m.misread()
+	case misread: // the upstream was replaced since its era was learned
+		s.up.Misread()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.modern.misfit = true
 		s.retireLocked(jsonrpc.CauseStartFailed)
 	default:
-		if !mcp.DiscoversModern(answer) {
+		if !modern {
 			s.log.Warn("upstream is configured as modern, but does not answer server/discover")
 		}
 		s.decide(true, true, nil)
@@ -213,7 +213,7 @@ func (s *sharedSession) decide(modern, told bool, err error) {
 // believed to be modern may have been replaced.
 func (s *sharedSession) modernEnded(err error) {
 	s.mu.Lock()
-	stale := s.welcome == nil && !s.modern.pinned && s.cause.IsZero() && !s.modern.trial.Load()
+	stale := s.welcome == nil && !s.up.Modern && s.cause.IsZero() && !s.modern.trial.Load()
 	cause := s.cause
 	s.mu.Unlock()
 	switch {
@@ -224,7 +224,7 @@ func (s *sharedSession) modernEnded(err error) {
 	}
 	s.decide(false, false, err)
 	if stale {
-		s.modern.misread()
+		s.up.Misread()
 	}
 }
 

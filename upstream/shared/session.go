@@ -143,12 +143,8 @@ func (p *principals) others(who string) bool { return p.several || p.one != "" &
 // that a server which fails to start has received nothing. A server is on trial while it is not known whether it
 // speaks the modern era; the answer decides.
 type modernServer struct {
-	// Static after construction.
-	pinned  bool   // configured as modern, whatever it answers
-	misread func() // called if the upstream turns out not to be modern
-
 	trial   atomic.Bool   // the era is not known yet
-	decided chan struct{} // closed when the fields below are set; of a trial alone
+	decided chan struct{} // closed when modern, told and err are set; of a trial alone
 	modern  bool
 	told    bool  // an answer decided it
 	err     error // why it was not decided

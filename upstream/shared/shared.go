@@ -92,7 +92,7 @@ func (p *Servers) newLocked(up Upstream, era mcp.Era, trial bool) (s *sharedSess
 	s.ambiguous = p.Ambiguous
 	var onTrial func() bool
 	if era == mcp.Modern {
-		s.modern = newModernServer(up, trial)
+		s.modern = newModernServer(trial)
 		onTrial = s.modern.trial.Load
 		s.discover()
 	} else {
