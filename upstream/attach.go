@@ -266,10 +266,10 @@ func (h *Host) attachAlone(ctx context.Context, t target, id serverID, trial fun
 		return
 	}
 	s := newStream(ctx, t, id, c, log)
-	s.trial, s.restart, s.spares, s.failures, s.limits, s.quotes = trial, r, &h.spares, &h.failures, h.Limits, h.ClientsOperate
+	s.trial, s.restart, s.failures, s.quotes = trial, r, &h.failures, h.ClientsOperate
 	s.inFlight.watch = watchOf(&h.Hooks, id)
 	r.tellStart()
-	if err := s.start(); err != nil {
+	if err := s.start(&h.spares); err != nil {
 		end := jsonrpc.EndOf(err, jsonrpc.CauseStartFailed)
 		inARow := r.ended(startFailed, end, 0)
 		r.commandFailed(end)

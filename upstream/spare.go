@@ -22,7 +22,7 @@ import (
 type spares struct {
 	// Static, set by the host.
 	log    *slog.Logger
-	limits jsonrpc.Limits
+	limits jsonrpc.Limits // of one message from a process
 	wg     *sync.WaitGroup
 	forced context.Context // when it is done, processes end at once
 	force  context.CancelFunc

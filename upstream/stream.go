@@ -66,10 +66,8 @@ type stream struct {
 
 	// Static, set by the host.
 	restart  *restart
-	spares   *spares
 	failures *failureLog
-	limits   jsonrpc.Limits // of one message from the server
-	quotes   bool           // errors quote stderr, or the error with which initialize was refused
+	quotes   bool // errors quote stderr, or the error with which initialize was refused
 
 	ends    atomic.Bool   // end has begun
 	ended   chan struct{} // closed when end is done
@@ -92,16 +90,16 @@ func newStream(ctx context.Context, t target, id serverID, c jsonrpc.Conn, log *
 }
 
 // start starts the server, or takes a spare process.
-func (s *stream) start() error {
+func (s *stream) start(spares *spares) error {
 	if s.up.Command == nil {
 		s.server = newRemoteSession(s.ctx, s.dial, &s.wg)
 		return nil
 	}
 	o := process.Options{
-		Limits: s.limits, Log: s.log, Quiet: s.onTrial,
+		Limits: spares.limits, Log: s.log, Quiet: s.onTrial,
 		Failed: func(end *jsonrpc.ClosedError) { s.end(end.Cause, end) },
 	}
-	if p := s.spares.take(s.name, s.up.Command); p != nil {
+	if p := spares.take(s.name, s.up.Command); p != nil {
 		p.Assign(o)
 		s.server = p
 		return nil
