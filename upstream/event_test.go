@@ -282,7 +282,7 @@ func TestD48_RemoteRefusesUs(t *testing.T) {
 func TestNotAskedLaterIsAnotherEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := failureLog{log: slog.New(slog.NewTextHandler(&out, nil)), hooks: &observe.Hooks{}}
+		f := failureLog{log: slog.New(slog.NewTextHandler(&out, nil)), hooks: &observe.Hooks{}, notAsked: make(map[string]askFailure)}
 		refused := &jsonrpc.ClosedError{Cause: jsonrpc.CauseConnectionRefused}
 		first := jsonrpc.EndOf(f.cannotAsk("docs", refused), jsonrpc.Cause{}).Event
 		soon := jsonrpc.EndOf(f.cannotAsk("docs", refused), jsonrpc.Cause{}).Event

@@ -61,9 +61,6 @@ func (f *failureLog) lostSession(upstream string, log *slog.Logger, e ending, in
 		if e.end.Err != nil {
 			l.log = l.log.With("err", e.end.Err)
 		}
-		if f.losses == nil {
-			f.losses = make(map[string]*sessionLosses)
-		}
 		f.losses[upstream] = l
 		f.wg.Add(1)
 		l.timer = time.AfterFunc(gathered, func() { f.tell(upstream, l) })
@@ -127,9 +124,6 @@ func (f *failureLog) notAskedAgain(upstream string, last askFailure, end *jsonrp
 	level, now := slog.LevelDebug, askFailure{end.Cause, jsonrpc.NewEvent(), time.Now(), last.told}
 	if last.cause != end.Cause || time.Since(last.told) > quietFor {
 		level, now.told = slog.LevelWarn, now.began
-	}
-	if f.notAsked == nil {
-		f.notAsked = make(map[string]askFailure)
 	}
 	f.notAsked[upstream] = now
 	log := f.log.With("upstream", upstream, "cause", end.Cause.String(), "event", now.event)

@@ -56,7 +56,7 @@ func (h *Host) init() {
 	h.restarts.hooks = &h.Hooks
 	h.spares.log, h.spares.limits, h.spares.wg, h.spares.pools = h.logger(), h.Limits, &h.wg, make(map[string]*sparePool)
 	h.spares.forced, h.spares.force = context.WithCancel(context.Background())
-	h.failures.log, h.failures.wg, h.failures.hooks = h.logger(), &h.wg, &h.Hooks
+	h.failures = failureLog{log: h.logger(), wg: &h.wg, hooks: &h.Hooks, losses: make(map[string]*sessionLosses), notAsked: make(map[string]askFailure)}
 	h.eras, h.streams = make(map[string]*eraFinder), make(map[*stream]struct{})
 }
 
