@@ -33,9 +33,9 @@ type listener interface {
 }
 
 // listenLocked opens a listen.
-func (l *legacy) listenLocked(by listener, filter json.RawMessage, uris map[string]bool) *listen {
+func (l *legacy) listenLocked(by listener, filter mcp.Filter, uris map[string]bool) *listen {
 	ln := &listen{by: by, uris: uris}
-	ln.call = l.askLocked(mcp.MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: filter}),
+	ln.call = l.askLocked(mcp.MethodListen, jsonrpc.Set(nil, jsonrpc.Value{Key: "notifications", Text: filter.Text()}),
 		func(answer *jsonrpc.Message) { by.ended(ln, answer) })
 	ln.call.Value = ln
 	return ln
@@ -77,7 +77,7 @@ func (ln *listen) againLocked(l *legacy, r *timers.Retry, fn func()) {
 // upstream declares.
 type listChanges struct {
 	l        *legacy
-	declared []change
+	declared [4]bool // as in mcp.Filter
 	current  *listen // nil for none
 	again    timers.Retry
 	deaf     bool // a change may have been missed since a listen ended
@@ -86,20 +86,16 @@ type listChanges struct {
 // openLocked listens, once the client is ready and if the upstream declares any changes.
 func (s *listChanges) openLocked() {
 	h := s.l.hello
-	if s.current != nil || len(s.declared) == 0 || !h.ready || !h.greeted {
+	if s.current != nil || s.declared == [4]bool{} || !h.ready || !h.greeted {
 		return
 	}
-	var filter []jsonrpc.Value
-	for _, c := range s.declared {
-		filter = append(filter, jsonrpc.Value{Key: c.filter, Text: []byte(`true`)})
-	}
-	s.current = s.l.listenLocked(s, jsonrpc.Set(nil, filter...), nil)
+	s.current = s.l.listenLocked(s, mcp.Filter{Lists: s.declared}, nil)
 }
 
 // acked notifies the client of all lists that may have changed while there was no listen.
 func (s *listChanges) acked(_ *listen, filter json.RawMessage) {
-	for _, c := range s.declared {
-		if on, _ := jsonrpc.Member(filter, c.filter); s.deaf && string(on) == "true" {
+	for k, c := range changes {
+		if on, _ := jsonrpc.Member(filter, c.filter); s.deaf && s.declared[k] && string(on) == "true" {
 			s.l.client.Send(jsonrpc.NewNotification(c.method, nil))
 		}
 	}
@@ -203,19 +199,11 @@ func (s *subscriptions) changeLocked() {
 		s.current = nil
 	case len(uris) == 0 || s.current != nil && maps.Equal(uris, s.current.uris):
 	default:
-		s.next = s.l.listenLocked(s, subscriptionFilter(uris), uris)
+		s.next = s.l.listenLocked(s, mcp.Filter{URIs: slices.Sorted(maps.Keys(uris))}, uris)
 		for i := range s.asks {
 			s.asks[i].on = s.next
 		}
 	}
-}
-
-func subscriptionFilter(uris map[string]bool) json.RawMessage {
-	var list []json.RawMessage
-	for _, uri := range slices.Sorted(maps.Keys(uris)) {
-		list = append(list, jsonrpc.Quote(uri))
-	}
-	return jsonrpc.Set(nil, jsonrpc.Value{Key: "resourceSubscriptions", Text: jsonrpc.Array(list)})
 }
 
 // acked makes the new listen the current one and answers the subscribes that waited for it.

@@ -230,8 +230,8 @@ func (l *modernListen) end() {
 
 // catchUp notifies the client of everything that may have changed while there was no session.
 func (l *modernListen) catchUp() {
-	for _, method := range []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged} {
-		l.listChanged(method, jsonrpc.NewNotification(method, nil))
+	for _, c := range changes {
+		l.listChanged(c.method, jsonrpc.NewNotification(c.method, nil))
 	}
 	for _, uri := range l.uris {
 		l.note(uri, updated(uri))

@@ -111,15 +111,12 @@ var changes = []change{
 	{"resources", "resourcesListChanged", mcp.MethodResourcesChanged},
 }
 
-// declaredChanges returns the changes that a server's capabilities declare.
-func declaredChanges(capabilities json.RawMessage) []change {
-	var declared []change
-	for _, c := range changes {
-		if isSet(capabilities, c.capability, "listChanged") {
-			declared = append(declared, c)
-		}
+// declaredChanges returns the lists whose changes a server's capabilities declare, as in mcp.Filter.
+func declaredChanges(capabilities json.RawMessage) (lists [4]bool) {
+	for k, c := range changes {
+		lists[k] = isSet(capabilities, c.capability, "listChanged")
 	}
-	return declared
+	return lists
 }
 
 // A welcome is a legacy server's result of initialize, for modern clients.
@@ -149,9 +146,7 @@ func readWelcome(result json.RawMessage) (w welcome, ok bool) {
 	w.Info = at[2].Of(result)
 	logging, _ := jsonrpc.Member(capabilities, "logging")
 	w.Logs = logging != nil
-	for k, c := range changes {
-		w.Lists[k] = isSet(capabilities, c.capability, "listChanged")
-	}
+	w.Lists = declaredChanges(capabilities)
 	w.Subscribe = isSet(capabilities, "resources", "subscribe")
 	w.Discover = toModernResult(mcp.MethodDiscover, jsonrpc.Set(result,
 		jsonrpc.Value{Key: "protocolVersion"},
