@@ -70,7 +70,7 @@ func lostCalls(open []observe.OpenRequest) (lost []observe.LostRequest, leftOut 
 	return lost, leftOut
 }
 
-// tellRest repeats an event with the last lines on stderr, which are complete after tell.
+// tellRest repeats an event with the last lines on stderr. They are complete only now, after ending.tell.
 func (s *stream) tellRest(event observe.Event) {
 	var now Status
 	if s.addStatus(&now); event.ID != "" && len(now.Stderr) > 0 {

@@ -82,7 +82,7 @@ func (k *keptStream) Rest(resume func()) bool {
 	return ok && k.readsItself() && r.Rest(resume)
 }
 
-// readsItself reports whether the reader need not be told of a move any more.
+// readsItself reports whether the reader can read the client's stream itself, because the stream cannot move any more.
 func (k *keptStream) readsItself() bool {
 	if !k.direct {
 		k.mu.Lock()

@@ -20,9 +20,9 @@ func stripHop(object json.RawMessage) json.RawMessage {
 	return mcp.SetMeta(object, hopReserved...)
 }
 
-// forClient returns the params of a notification of a call for its client, who knows the call by id and token:
-// with these in place of ours, and without the other keys of _meta that concern only one hop. It returns
-// false if they name anything else.
+// forClient returns the params of a notification of a call for its client: with the client's id and token of the call
+// in place of ours, and without the other keys of _meta that concern only one hop. It returns false if the params name
+// anything else.
 func forClient(m *jsonrpc.Message, ours, id jsonrpc.ID, token json.RawMessage) (json.RawMessage, bool) {
 	notes := mcp.Read(m)
 	named, said := notes.Named()
@@ -60,8 +60,8 @@ func callNamed[C interface {
 }
 
 // named returns the subscription id that a request of an extension has at the server: the id of the call that find
-// returns, or what the client wrote if nobody takes that for an id of ours. It returns nil if the request has none,
-// and an error if it names no call.
+// returns, or what the client wrote if that cannot be an id of ours. It returns nil if the request has none, and an
+// error if the request names no call.
 func named(notes *mcp.Notes, find func() *peer.Call) (json.RawMessage, error) {
 	if !notes.Method.MaybeOfExtension() {
 		return nil, nil

@@ -129,9 +129,9 @@ func (b *Bridge) Forget(proxy string) {
 	})
 }
 
-// Changed ends what modern clients have on upstreams that are removed or replaced, with the cause that they get. After
-// the host has replaced them it is called in any case: no call that has come on their streams may reach what replaces
-// them.
+// Changed ends what modern clients have on upstreams that are removed or replaced, with that as the cause. It may be
+// called before the host replaces them, and must be called after that: no call on the old streams may reach the new
+// servers.
 func (b *Bridge) Changed(upstreams []string) {
 	b.each(func(a *account) {
 		if slices.Contains(upstreams, a.id.upstream) {

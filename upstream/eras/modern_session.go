@@ -99,8 +99,8 @@ func (l *legacySession) initialize() {
 	}
 }
 
-// ask makes a call of this side, whose answer is handled with the lock held. An answer that was already read when the
-// session ended is handled by nobody: what waited for it was told of the end.
+// ask makes a call of this side. answered gets the answer with the lock held. Once the session has ended, answers are
+// dropped: end has failed everything that waited for them.
 func (l *legacySession) ask(method string, params json.RawMessage, answered func(*jsonrpc.Message)) {
 	c := l.server.NewCall(method)
 	c.Done = func(m *jsonrpc.Message, lost *peer.Lost) {

@@ -28,9 +28,8 @@ type Credentials interface {
 	Refused(ctx context.Context, resp *http.Response, sent http.Header) (again bool, err error)
 }
 
-// header returns the configured header of a request, with the headers of a client in ctx, and
-// credentials. reached is whether
-// the request was sent before.
+// header returns the configured header of a request, with the headers of a client in ctx and with
+// credentials. reached is whether the request was sent before.
 func (t *transport) header(ctx context.Context, reached bool) (http.Header, *failure) {
 	header, err := t.headers.read()
 	if err != nil {

@@ -20,7 +20,7 @@ type reach struct {
 	http2    bool         // its bytes are of several requests
 	conn     *timeoutConn // nil if there is none, or it is not ours
 	before   int64        // bytes that were sent on it
-	farewell int64        // bytes that may follow although nothing of the request does: an alert of TLS
+	farewell int64        // bytes that may follow without any of the request: an alert of TLS
 
 	mu        sync.Mutex    // guards the fields below
 	sending   bool          // it is being sent, or was sent and not refused
@@ -170,8 +170,8 @@ func abortable(ctx context.Context, url string) (context.Context, context.Cancel
 }
 
 // traceWrite records how far a request with a small body comes, and calls giveUp, unless that is nil, if
-// it is not written within the timeout. Such a body need not be a [body]: before one that is not net/http's own, net/http
-// would write the header by itself.
+// it is not written within the timeout. Small bodies are no [body], because net/http would then write the header and the
+// body separately.
 func (r *reach) traceWrite(ctx context.Context, timeout time.Duration, giveUp context.CancelCauseFunc) context.Context {
 	var stalled *time.Timer // the hooks of one attempt are called one after the other
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

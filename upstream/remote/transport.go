@@ -155,9 +155,9 @@ func (t *transport) deliver(ctx context.Context, at *endpoint, m *jsonrpc.Messag
 // Values of headers that every POST has. They are not changed.
 var contentJSON, acceptBoth = []string{typeJSON}, []string{typeJSON + ", " + typeSSE}
 
-// A body is a large one of a request, and tells how far that came: net/http begins to read it when there is a
-// connection. It calls giveUp, unless that is nil, when none of it was read for the timeout: on HTTP/2 a
-// server can stop reading one request while the connection is fine, which timeoutConn cannot see.
+// A body is the body of a request if it is large. It records how far the request came: net/http reads from it once there
+// is a connection. If nothing is read for the timeout it calls giveUp, unless that is nil: on HTTP/2 a server can stop
+// reading one request while the connection is fine, which timeoutConn cannot see.
 type body struct {
 	r       *bytes.Reader
 	of      *reach
@@ -169,8 +169,8 @@ type body struct {
 	closed  bool
 }
 
-// errClosed ends a try with a body that net/http has closed, and would read all the same: on HTTP/2, when the connection
-// of the first try was lost before it had begun.
+// errClosed fails a Read after Close. On HTTP/2 net/http reads a body that it has closed, if the connection was lost
+// before the first try began.
 var errClosed = errors.New("the body is closed")
 
 // Read implements io.Reader.

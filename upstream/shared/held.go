@@ -22,9 +22,9 @@ type heldRequest struct {
 	calls []*memberCall // without a client, that were at the server then and are not answered
 }
 
-// holdLocked holds a request of the server that could belong to one client only, but for calls of the proxy's own
-// members: these list for the catalog at any time. Such a call has not caused the request if it is answered first.
-// It returns false if the request need not wait.
+// holdLocked holds a request of the server that belongs to the only client with a call, or to a call of the proxy's own
+// members, which list for the catalog at any time. If such a call is answered first, it has not caused the request.
+// holdLocked returns false if the request is not held.
 func (s *sharedSession) holdLocked(r *peer.Request) bool {
 	only, _ := s.onlyCallerLocked(true)
 	if only == nil || s.heldFullLocked(r) {
@@ -57,8 +57,8 @@ func (s *sharedSession) heldFullLocked(r *peer.Request) bool {
 	return len(s.held) >= maxHeld || len(s.held) > 0 && size > maxHeldBytes
 }
 
-// ownAnswered passes on the requests of the server that waited only for this call of the proxy. One that also waits
-// for a call that was cancelled waits on: that call may have caused it.
+// ownAnswered passes on the held requests that waited only for this call of the proxy. A request that also waits for a
+// cancelled call is held for longer, because that call may have caused it.
 func (s *sharedSession) ownAnswered(c *memberCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,7 +37,7 @@ func taskTime(task json.RawMessage) time.Duration {
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
-// noteUse notes when a call was over, for upstreams that do so.
+// noteUse records that a call has ended just now. It is called only if the upstream has an Idle.
 func (s *sharedSession) noteUse(*peer.Call, *jsonrpc.Message, *peer.Lost) {
 	s.used.Store(time.Now().UnixNano())
 }
@@ -48,8 +48,8 @@ func (s *sharedSession) stopIdleLocked() {
 	s.idle = nil
 }
 
-// idleLocked starts the idle timer of a server without members. Streams of clients that are idle end before, so that
-// the time since the last use counts.
+// idleLocked starts the idle timer of a server without members. The time counts from the last use, because the streams
+// of idle clients end earlier than that.
 func (s *sharedSession) idleLocked() {
 	left := modernIdle
 	switch calls, _ := s.server.Open(); {
@@ -83,8 +83,8 @@ func (s *sharedSession) endIdle() {
 	}
 }
 
-// rests reports whether the session ends because it was idle, as its upstream is configured. Then nothing is left to
-// be written to its server, which so ends soon. A server that was replaced may not read.
+// rests reports whether the session ends because it was idle for the Idle of its upstream. Its server ends soon, since
+// nothing is left to be written to it. A server that was replaced may not read, and may take long to end.
 func (s *sharedSession) rests() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *sharedSession) retireLocked(cause jsonrpc.Cause) {
 	s.stopLocked(cause)
 }
 
-// leftLocked remembers for peer.FadeFor when m, which has left, last abandoned a call.
+// leftLocked remembers when m, which has left, last abandoned a call. It forgets that after peer.FadeFor.
 func (s *sharedSession) leftLocked(m *member) {
 	old := func(_ string, at time.Time) bool { return time.Since(at) >= peer.FadeFor }
 	maps.DeleteFunc(s.left, old)
