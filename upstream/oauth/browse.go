@@ -19,18 +19,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
-// An attempt is one try to have a person log in.
-type attempt struct {
-	challenge challenge
-	used      string // the token that the server refused; "" for none
-	more      bool   // the token lacks scopes
-	explicit  bool   // the person wants to log in now, even with a valid token
-	place     *place
-	scopes    []string
-}
-
-var errNobody = errors.New("nobody logged in within 5 minutes")
-
 // lookEvery is the period at which a process looks whether another one's login has ended.
 const lookEvery = 200 * time.Millisecond
 
