@@ -19,7 +19,7 @@
 // The restart state of a key outlives its servers (restart.go): it counts failed starts and delays
 // the next one.
 //
-// Clients do not notice which era a server speaks (era.go). A stream is attached in the client's
+// Clients do not notice which era a server speaks (era.go, stream_era.go). A stream is attached in the client's
 // era if the server speaks it, otherwise through the [Bridge]. If the era is unknown, a legacy
 // client is first tried in its own era. If the server refuses initialize, or begins no session, or
 // if the client is modern, the host sends server/discover. If the server speaks the other era, the
