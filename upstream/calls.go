@@ -9,29 +9,50 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// seen returns the calls that are watched, without listens, which clients do not wait for.
-func (f *inFlight) seen() (all []observe.OpenRequest) {
-	var open []*openCall
-	f.mu.Lock()
-	for _, c := range f.calls.Each {
-		if c.kind != listen && !c.began.IsZero() {
-			open = append(open, c)
-			all = append(all, observe.OpenRequest{Method: c.method, Began: c.began, WaitsFor: f.waitLocked(c)})
-		}
-	}
-	f.mu.Unlock()
-	for i, c := range open {
-		all[i].Tool = c.tool()
-	}
-	return all
+// An openCall is a call that the server has not answered.
+type openCall struct {
+	id    jsonrpc.ID
+	seq   int
+	kind  callKind
+	works bool   // the server may send requests that belong to it
+	task  string // the task that the call is about, as in inFlight.tasks
+
+	began  time.Time // if the call is watched
+	method string    // likewise
+	params []byte    // likewise, of a short tools/call
+
+	// marked is set if a request of the server that the call may wait for got our own
+	// error, which ends the call. With a cancellation, too, servers of the Python SDK
+	// (1.x) would answer twice and die.
+	marked bool
 }
 
-func (f *inFlight) waitLocked(c *openCall) observe.Wait {
-	if f.requests.Any(func(r serverRequest) bool { return r.awaitedBy(c) }) {
-		return observe.ForClient
-	}
-	return observe.ForUpstream
+// A serverRequest is a request of the server that the proxy has not answered.
+type serverRequest struct {
+	seq     int        // of the newest call when it came
+	related jsonrpc.ID // the call that it belongs to; zero if the server named none
+	task    string     // the task that it belongs to; "" if the server named none
 }
+
+// awaitedBy reports whether a call may wait for the answer to r.
+func (r serverRequest) awaitedBy(c *openCall) bool {
+	return c.works && c.seq <= r.seq && (r.related.IsZero() || r.related == c.id) && (r.task == "" || r.task == c.task)
+}
+
+type callKind byte
+
+const (
+	ordinary    callKind = iota
+	initialize           // never cancelled
+	createsTask          // cancelled as a task, when its id is known
+	readsTask            // tasks/get: the result tells whether the task is finished
+	endsTask             // tasks/result, tasks/cancel: after a result the task is finished
+	discover             // modern: the first call to a server that many streams share; never cancelled
+	listen               // modern: clients do not wait for its answer
+)
+
+// starts reports whether the server has started when it answers this call.
+func (k callKind) starts() bool { return k == initialize || k == discover }
 
 // maxParams bounds the params that are kept of a call, to read the name of its tool later.
 const maxParams = 2 << 10
