@@ -47,10 +47,6 @@ type httpCalls struct {
 	leaving bool // the session ends
 }
 
-func newHTTPCalls() *httpCalls {
-	return &httpCalls{open: jsonrpc.Table[jsonrpc.ID, *httpCall]{Max: maxOpen}}
-}
-
 // add enters a call.
 func (cs *httpCalls) add(c *httpCall) error {
 	cs.mu.Lock()

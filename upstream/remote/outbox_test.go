@@ -126,7 +126,7 @@ func TestWaitingCancellationsOfADeafServer(t *testing.T) {
 			c.cancel(id + 1)
 		}
 		time.Sleep(2 * talkTimeout)
-		open := c.Conn.(*serverSession).calls
+		open := &c.Conn.(*serverSession).calls
 		open.mu.Lock()
 		defer open.mu.Unlock()
 		if n := open.open.Len(); n != 0 {

@@ -243,10 +243,6 @@ type serverRequests struct {
 	open jsonrpc.Table[jsonrpc.ID, *endpoint]
 }
 
-func newServerRequests() *serverRequests {
-	return &serverRequests{open: jsonrpc.Table[jsonrpc.ID, *endpoint]{Max: maxServerRequests}}
-}
-
 // note records a message of the server, if it is a request or cancels one.
 func (r *serverRequests) note(m *jsonrpc.Message, at *endpoint) {
 	r.mu.Lock()

@@ -23,8 +23,8 @@ type serverSession struct {
 	first     sync.Once // starts what the first message needs
 	handshake *handshake
 	outbox    *outbox
-	calls     *httpCalls
-	asked     *serverRequests
+	calls     httpCalls
+	asked     serverRequests
 	history   history
 	endpoints endpoints
 	early     atomic.Pointer[eventListener] // of the first session, if it began before initialized
@@ -33,7 +33,7 @@ type serverSession struct {
 func newServerSession(ctx context.Context, t *transport) *serverSession {
 	s := &serverSession{
 		life: newLife(ctx), t: t, log: t.failures.log,
-		handshake: newHandshake(t.sse), calls: newHTTPCalls(), asked: newServerRequests(),
+		handshake: newHandshake(t.sse), calls: httpCalls{open: jsonrpc.Table[jsonrpc.ID, *httpCall]{Max: maxOpen}},
 	}
 	s.outbox = newOutbox(s.ctx, s.log, s.ended, s.post)
 	s.endpoints.at = s.newEndpoint(t.url)
