@@ -139,9 +139,4 @@ func (h *Host) Stop(ctx context.Context) {
 	h.wg.Wait()
 }
 
-func (h *Host) logger() *slog.Logger {
-	if h.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return h.Log
-}
+func (h *Host) logger() *slog.Logger { return cmp.Or(h.Log, slog.New(slog.DiscardHandler)) }

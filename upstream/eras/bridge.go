@@ -1,6 +1,7 @@
 package eras
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -34,12 +35,7 @@ type Bridge struct {
 	force context.CancelFunc // ends all sessions by force; nil before the first account
 }
 
-func (b *Bridge) logger() *slog.Logger {
-	if b.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return b.Log
-}
+func (b *Bridge) logger() *slog.Logger { return cmp.Or(b.Log, slog.New(slog.DiscardHandler)) }
 
 func orElse(d, otherwise time.Duration) time.Duration {
 	if d <= 0 {

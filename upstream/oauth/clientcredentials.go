@@ -66,9 +66,7 @@ type ClientCredentials struct {
 
 func (c *ClientCredentials) prepare() {
 	c.once.Do(func() {
-		if c.Log == nil {
-			c.Log = slog.New(slog.DiscardHandler)
-		}
+		c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 		c.Client = cmp.Or(c.Client, http.DefaultClient)
 		c.secret.Path = cmp.Or(c.SecretFile, c.KeyFile, c.AssertionFile)
 		c.known, c.scopes = c.TokenURL != "", c.Scopes

@@ -85,9 +85,7 @@ type Login struct {
 
 // NewLogin returns the login at a server. It starts nothing.
 func NewLogin(c LoginConfig) *Login {
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	c.Wait = cmp.Or(c.Wait, 20*time.Second)
 	server := c.Server
 	if u, err := serverURL(server); err == nil {

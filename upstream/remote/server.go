@@ -60,10 +60,7 @@ type Server struct {
 // prepare makes what the sessions share.
 func (s *Server) prepare() *transport {
 	s.once.Do(func() {
-		log := s.Log
-		if log == nil {
-			log = slog.New(slog.DiscardHandler)
-		}
+		log := cmp.Or(s.Log, slog.New(slog.DiscardHandler))
 		timeout := cmp.Or(s.WriteTimeout, 60*time.Second)
 		s.transport = &transport{
 			name: s.Name, url: s.URL, sse: s.SSE, tls: s.TLS, limits: s.Limits,

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -178,9 +179,4 @@ func (p *Servers) Stop(ctx context.Context) {
 	p.wg.Wait()
 }
 
-func (p *Servers) logger() *slog.Logger {
-	if p.Log == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return p.Log
-}
+func (p *Servers) logger() *slog.Logger { return cmp.Or(p.Log, slog.New(slog.DiscardHandler)) }
