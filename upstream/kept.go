@@ -34,8 +34,7 @@ type keptStream struct {
 	read     chan readResult // buffered; result of the read in progress
 	moved    chan struct{}   // closed when the stream moves
 
-	mu      sync.Mutex // guards the fields below, which do not change after the move
-	moves   bool       // moved is closed
+	mu      sync.Mutex // guards the fields below, which do not change after the move; held to close moved
 	reading bool
 	kept    []*jsonrpc.Message
 	bytes   int          // in kept
@@ -87,7 +86,7 @@ func (k *keptStream) readsItself() bool {
 	if !k.direct {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.direct = !k.reading && !k.moves && k.answered.Load()
+		k.direct = !k.reading && !closed(k.moved) && k.answered.Load()
 	}
 	return k.direct
 }
@@ -99,7 +98,7 @@ func (k *keptStream) readsAhead() bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.reading && !k.moves {
+	if !k.reading && !closed(k.moved) {
 		k.reading = true
 		k.wg.Go(k.readAhead)
 	}
@@ -115,7 +114,7 @@ func (k *keptStream) readAhead() {
 func (k *keptStream) keep(r readResult) (*jsonrpc.Message, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.moves {
+	if closed(k.moved) {
 		k.read <- r
 		return nil, jsonrpc.ErrClosed
 	}
@@ -165,14 +164,14 @@ func (k *keptStream) pass(batch []*jsonrpc.Message) bool {
 	defer k.mu.Unlock()
 	for _, m := range batch {
 		switch {
-		case k.moves:
+		case closed(k.moved):
 		case k.era == mcp.Modern, m.Method == "", len(k.asked) == maxKept:
 			k.settleLocked()
 		case m.IsRequest():
 			k.asked = append(k.asked, m.ID)
 		}
 	}
-	return !k.moves
+	return !closed(k.moved)
 }
 
 // Close implements [jsonrpc.Conn].
@@ -200,12 +199,11 @@ func (k *keptStream) close(cause error) error {
 func (k *keptStream) move(may bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if may && !k.moves && !k.answered.Load() {
-		k.moves = true
+	if may && !closed(k.moved) && !k.answered.Load() {
 		close(k.moved)
 		k.wg.Go(k.serveMoved)
 	}
-	return k.moves
+	return closed(k.moved)
 }
 
 func (k *keptStream) serveMoved() {
