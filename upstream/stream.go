@@ -206,7 +206,7 @@ func (s *stream) readServer() {
 		}
 		for _, m := range batch {
 			if n := s.inFlight.fromServer(m); n != nothing {
-				s.heardFirst(n, m.Error)
+				s.firstAnswer(n, m.Error)
 				refused = n == refusal
 			}
 		}
@@ -278,7 +278,7 @@ func (s *stream) unusableMessage(bad *jsonrpc.InvalidError) *jsonrpc.Message {
 		return nil
 	}
 	if n != nothing {
-		s.heardFirst(n, nil)
+		s.firstAnswer(n, nil)
 	}
 	return jsonrpc.NewError(id, jsonrpc.InvalidResponse(s.name, bad.Reason))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 )
 
-// heardFirst handles the first answer, which shows whether the server speaks this era.
+// firstAnswer handles the first answer, which shows whether the server speaks this era.
 // failed is the error in it.
-func (s *stream) heardFirst(n startSign, failed json.RawMessage) {
+func (s *stream) firstAnswer(n startSign, failed json.RawMessage) {
 	switch n {
 	case refusal:
 		// What another mcp-proxy says of its upstreams tells nothing about its era.

@@ -280,7 +280,7 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 	switch m.Method {
 	case mcp.MethodProgress: // of a call that has ended
 	case mcp.MethodLog:
-		if l.wantsToHearLocked(m) {
+		if l.wantsLogLocked(m) {
 			l.passLocked(m, of)
 		}
 	case mcp.MethodAcknowledged:
@@ -290,7 +290,7 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged,
 		mcp.MethodResourcesChanged, mcp.MethodResourceUpdated:
 		if ln := l.listenOf(m, of); ln != nil && ln.acked {
-			ln.by.told(ln, m)
+			ln.by.changed(ln, m)
 		}
 	case mcp.MethodCancelled:
 		l.cancelledByServerLocked(m)
@@ -300,8 +300,8 @@ func (l *legacy) noticeOfServer(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// wantsToHearLocked reports whether a log message has the client's level or a higher one. Unknown levels pass.
-func (l *legacy) wantsToHearLocked(m *jsonrpc.Message) bool {
+// wantsLogLocked reports whether a log message has the client's level or a higher one. Unknown levels pass.
+func (l *legacy) wantsLogLocked(m *jsonrpc.Message) bool {
 	level, _ := mcp.Read(m).Text(mcp.Key)
 	i := slices.Index(mcp.LogLevels, level)
 	return i < 0 && level != "" || i >= slices.Index(mcp.LogLevels, l.level)

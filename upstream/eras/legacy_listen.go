@@ -29,7 +29,7 @@ type listen struct {
 type listener interface {
 	acked(ln *listen, filter json.RawMessage)
 	ended(ln *listen, answer *jsonrpc.Message) // nil if the server cancelled it
-	told(ln *listen, m *jsonrpc.Message)       // a change, after the acknowledgement
+	changed(ln *listen, m *jsonrpc.Message)    // only after acked
 }
 
 // listenLocked opens a listen.
@@ -117,7 +117,7 @@ func (s *listChanges) ended(ln *listen, answer *jsonrpc.Message) {
 	ln.againLocked(s.l, &s.again, s.openLocked)
 }
 
-func (s *listChanges) told(_ *listen, m *jsonrpc.Message) {
+func (s *listChanges) changed(_ *listen, m *jsonrpc.Message) {
 	if m.Method != mcp.MethodResourceUpdated {
 		s.l.client.Send(bare(m))
 	}
@@ -286,8 +286,8 @@ func (s *subscriptions) ended(ln *listen, answer *jsonrpc.Message) {
 	ln.againLocked(s.l, &s.again, s.changeLocked)
 }
 
-// told forwards the update of a resource or of one below it, unless the client has unsubscribed.
-func (s *subscriptions) told(ln *listen, m *jsonrpc.Message) {
+// changed forwards the update of a resource or of one below it, unless the client has unsubscribed.
+func (s *subscriptions) changed(ln *listen, m *jsonrpc.Message) {
 	uri, _ := mcp.Read(m).Text(mcp.Key)
 	if m.Method != mcp.MethodResourceUpdated || ln.uris[uri] && !s.wanted[uri] {
 		return

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxListens = 256  // of one stream; further ones are refused
-	maxPending = 1024 // unsent updates of resources; beyond, see hearUpdate
+	maxPending = 1024 // unsent updates of resources; beyond, see resourceChanged
 
 	noticeFor = 20 * time.Millisecond // notifications within this time are merged
 
@@ -238,9 +238,9 @@ func (l *modernListen) catchUp() {
 	}
 }
 
-// hearUpdate handles an updated resource, which may be part of one that the listen watches. If too many updates
+// resourceChanged handles an updated resource, which may be part of one that the listen watches. If too many updates
 // are pending, it reports that one instead.
-func (l *modernListen) hearUpdate(uri string, m *jsonrpc.Message) {
+func (l *modernListen) resourceChanged(uri string, m *jsonrpc.Message) {
 	watched, ok := l.watched(uri)
 	if !ok {
 		return
@@ -287,7 +287,7 @@ func (l *modernListen) forgetOthers() {
 	for _, m := range early {
 		if m.Method == mcp.MethodResourceUpdated {
 			uri, _ := mcp.Read(m).Text(mcp.Key)
-			l.hearUpdate(uri, m)
+			l.resourceChanged(uri, m)
 			continue
 		}
 		l.listChanged(m.Method, m)

@@ -149,8 +149,8 @@ func (c *modernCall) done(r *peer.Request) {
 	c.requests = slices.DeleteFunc(c.requests, func(other *peer.Request) bool { return other == r })
 }
 
-// heard handles a notification of the server.
-func (l *legacySession) heard(m *jsonrpc.Message, of *peer.Call) {
+// notified handles a notification of the server.
+func (l *legacySession) notified(m *jsonrpc.Message, of *peer.Call) {
 	switch m.Method {
 	case mcp.MethodProgress, mcp.MethodCancelled: // of calls that have ended
 	case mcp.MethodLog:
@@ -176,7 +176,7 @@ func (l *legacySession) updated(m *jsonrpc.Message) {
 		return
 	}
 	for li := range l.listens {
-		li.hearUpdate(uri, m)
+		li.resourceChanged(uri, m)
 	}
 }
 

@@ -69,7 +69,7 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 	l.server = peer.New(peer.Options{
 		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Refuse: peer.DropDuplicates, Apart: true,
 		Request:  func(r *peer.Request) { l.a.locked(func() { l.asked(r) }) },
-		Notified: func(m *jsonrpc.Message, of *peer.Call) { l.a.locked(func() { l.heard(m, of) }) },
+		Notified: func(m *jsonrpc.Message, of *peer.Call) { l.a.locked(func() { l.notified(m, of) }) },
 		Dropped:  func(_ string, m *jsonrpc.Message) { l.a.locked(func() { l.late(m) }) },
 	})
 	l.subs.Ask = func(method string, params json.RawMessage, _ mcp.Subscribing[*modernListen], answered func(*jsonrpc.Message)) {

@@ -42,15 +42,15 @@ func (s *sharedSession) notifiedModern(m *jsonrpc.Message, of *peer.Call) {
 		s.listenCancelled(m)
 	default:
 		if c, said := s.callNamed(m, of); said {
-			c.hear(m)
+			c.notify(m)
 			return
 		}
 		s.unnamed(m)
 	}
 }
 
-// hear passes on a notification that names the call, unless it is one that only other calls get. c may be nil.
-func (c *memberCall) hear(m *jsonrpc.Message) {
+// notify passes on a notification that names the call, unless it is one that only other calls get. c may be nil.
+func (c *memberCall) notify(m *jsonrpc.Message) {
 	notes := mcp.Read(m)
 	switch {
 	case c == nil || notes.Method.OnListen && !c.listens:

@@ -243,8 +243,8 @@ func (s *sharedSession) notified(m *jsonrpc.Message, of *peer.Call) {
 	}
 }
 
-// hearLocked passes a notification to the client, unless its initialize is not answered yet.
-func (m *member) hearLocked(n *jsonrpc.Message, related jsonrpc.ID) {
+// notifyLocked passes a notification to the client, unless its initialize is not answered yet.
+func (m *member) notifyLocked(n *jsonrpc.Message, related jsonrpc.ID) {
 	if m.ready {
 		m.put(&jsonrpc.Message{Method: n.Method, Params: n.Params, Extra: n.Extra, Related: related})
 	}
@@ -257,9 +257,9 @@ func (s *sharedSession) listChanged(m *jsonrpc.Message) {
 	defer s.mu.Unlock()
 	for member := range s.members {
 		if s.users.others(member.holder.Who) {
-			member.hearLocked(&jsonrpc.Message{Method: m.Method}, jsonrpc.ID{})
+			member.notifyLocked(&jsonrpc.Message{Method: m.Method}, jsonrpc.ID{})
 		} else {
-			member.hearLocked(m, jsonrpc.ID{})
+			member.notifyLocked(m, jsonrpc.ID{})
 		}
 	}
 }
@@ -276,7 +276,7 @@ func (s *sharedSession) updated(m *jsonrpc.Message) {
 			if whole != uri && s.users.others(holder.holder.Who) {
 				n = jsonrpc.NewNotification(m.Method, mcp.URIParams(whole))
 			}
-			holder.hearLocked(n, jsonrpc.ID{})
+			holder.notifyLocked(n, jsonrpc.ID{})
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (s *sharedSession) elicitationDone(m *jsonrpc.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if member := s.elicited.byID[id]; ok && member != nil {
-		member.hearLocked(m, member.newest(""))
+		member.notifyLocked(m, member.newest(""))
 	}
 }
 
@@ -314,14 +314,14 @@ func (s *sharedSession) otherNotified(m *jsonrpc.Message, of *peer.Call) {
 	owner, id, said := s.ownerLocked(related, of, task)
 	switch {
 	case owner != nil:
-		owner.hearSaidLocked(m, id, logs, level)
+		owner.notifyIfWantedLocked(m, id, logs, level)
 	case said: // of a call or a task that has ended
 	case s.users.several:
 		s.dropLocked(m)
 	default:
 		for member := range s.members {
 			if !s.users.others(member.holder.Who) {
-				member.hearSaidLocked(m, id, logs, level)
+				member.notifyIfWantedLocked(m, id, logs, level)
 			}
 		}
 	}
@@ -343,11 +343,11 @@ func (s *sharedSession) namedLocked(m *jsonrpc.Message, id jsonrpc.ID, of *peer.
 	return &jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra}, c.Call
 }
 
-// hearSaidLocked passes on a message of the server, except for log messages below the client's level. As long as
+// notifyIfWantedLocked passes on a message of the server, except for log messages below the client's level. As long as
 // no client has set a level, the server decides which it sends.
-func (m *member) hearSaidLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, level int) {
+func (m *member) notifyIfWantedLocked(n *jsonrpc.Message, id jsonrpc.ID, logs bool, level int) {
 	if !logs || !m.s.level.wanted || level >= m.wantsLocked() {
-		m.hearLocked(n, id)
+		m.notifyLocked(n, id)
 	}
 }
 
@@ -370,7 +370,7 @@ func (s *sharedSession) taskToldLocked(m *jsonrpc.Message, token jsonrpc.ID) {
 		return
 	}
 	if params, ok := mcp.Read(m).As(jsonrpc.ID{}, t.token); ok {
-		t.by.hearLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra}, jsonrpc.ID{})
+		t.by.notifyLocked(&jsonrpc.Message{Method: m.Method, Params: params, Extra: m.Extra}, jsonrpc.ID{})
 	}
 }
 
@@ -398,5 +398,5 @@ func (s *sharedSession) taskStatus(m *jsonrpc.Message, of *peer.Call) {
 	if ended {
 		s.tasks.end(s.tasks.byID[id])
 	}
-	owner.hearLocked(m, call)
+	owner.notifyLocked(m, call)
 }
