@@ -90,23 +90,21 @@ func (h *history) replay() []*jsonrpc.Message {
 	return requests
 }
 
-// meet begins a new session at an endpoint that has none, and repeats the state in h. It calls
-// hear before initialized. It returns notifications for the client, of everything that may
-// have changed meanwhile.
-func meet(
-	ctx context.Context, t *transport, at *endpoint, h *history, hear func() *eventListener, pass func(*jsonrpc.Message) bool,
-) (news []*jsonrpc.Message, err error) {
-	m := h.initialize()
-	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
+// meet begins a new session at an endpoint that has none, and repeats the state of the lost one.
+// What the server sends outside calls passes once greeted is closed. meet returns notifications for
+// the client, of everything that may have changed meanwhile.
+func (s *serverSession) meet(ctx context.Context, at *endpoint, greeted <-chan struct{}) (news []*jsonrpc.Message, err error) {
+	m := s.history.initialize()
+	x := &exchange{t: s.t, at: at, id: m.ID, reach: newReach(nil), pass: s.passer(at)}
 	defer x.close()
 	reply, f := greet(ctx, x, m)
 	if f == nil && reply.Result == nil {
 		f = &failure{cause: jsonrpc.CauseRefused}
 	}
 	if f == nil {
-		l := hear()
+		l := s.hear(at, greeted)
 		l.wait(ctx.Done())
-		f = confirm(ctx, t, at)
+		f = s.confirm(ctx, at)
 		l.accepted(ctx.Done())
 	}
 	if f != nil {
@@ -120,19 +118,19 @@ func meet(
 			news = append(news, jsonrpc.NewNotification(list.changed, nil))
 		}
 	}
-	return append(news, restore(ctx, t, at, h, pass)...), nil
+	return append(news, s.restore(ctx, at)...), nil
 }
 
 // restore repeats the rest of the state in a new session. It returns notifications for the
 // resources that are subscribed to again.
-func restore(ctx context.Context, t *transport, at *endpoint, h *history, pass func(*jsonrpc.Message) bool) (news []*jsonrpc.Message) {
-	requests := h.replay()
+func (s *serverSession) restore(ctx context.Context, at *endpoint) (news []*jsonrpc.Message) {
+	requests := s.history.replay()
 	accepted := make([]bool, len(requests))
 	var repeating errgroup.Group
 	repeating.SetLimit(repeatedAtOnce)
 	for i, m := range requests {
 		repeating.Go(func() error {
-			accepted[i] = repeat(ctx, t, at, m, pass)
+			accepted[i] = s.repeat(ctx, at, m)
 			return nil
 		})
 	}
@@ -146,21 +144,21 @@ func restore(ctx context.Context, t *transport, at *endpoint, h *history, pass f
 }
 
 // confirm posts initialized.
-func confirm(ctx context.Context, t *transport, at *endpoint) *failure {
+func (s *serverSession) confirm(ctx context.Context, at *endpoint) *failure {
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
-	return t.deliver(ctx, at, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil, newReach(nil))
+	return s.t.deliver(ctx, at, jsonrpc.NewNotification(mcp.MethodInitialized, nil), nil, newReach(nil))
 }
 
 // repeat posts a request of our own, and reports whether it succeeded.
-func repeat(ctx context.Context, t *transport, at *endpoint, m *jsonrpc.Message, pass func(*jsonrpc.Message) bool) (accepted bool) {
+func (s *serverSession) repeat(ctx context.Context, at *endpoint, m *jsonrpc.Message) (accepted bool) {
 	ctx, cancel := context.WithTimeout(ctx, talkTimeout)
 	defer cancel()
-	x := &exchange{t: t, at: at, id: m.ID, reach: newReach(nil), pass: pass}
+	x := &exchange{t: s.t, at: at, id: m.ID, reach: newReach(nil), pass: s.passer(at)}
 	defer x.close()
 	reply, f := x.run(ctx, m)
 	if f != nil || reply.Error != nil {
-		t.failures.log.Debug("upstream's new session rejected state of the old one", "method", m.Method)
+		s.log.Debug("upstream's new session rejected state of the old one", "method", m.Method)
 		return false
 	}
 	return true
@@ -289,10 +287,9 @@ func (s *serverSession) renew(ctx context.Context, lost *endpoint) (*endpoint, *
 func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	next := s.newEndpoint(s.t.url)
 	greeted := make(chan struct{})
-	hear := func() *eventListener { return s.hear(next, greeted) }
 	ctx, cancel := context.WithTimeout(s.work, s.t.startTimeout)
 	defer cancel()
-	news, err := meet(ctx, s.t, next, &s.history, hear, s.passer(next))
+	news, err := s.meet(ctx, next, greeted)
 	s.endpoints.renewed(r, next, err)
 	if err != nil {
 		next.cancel()
