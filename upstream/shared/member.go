@@ -64,6 +64,35 @@ type member struct {
 	gaveUp  time.Time     // when it last abandoned a call
 }
 
+func newMember(c jsonrpc.Conn, upstream string, maxMessage int, log *slog.Logger) *member {
+	m := &member{c: c, log: log, room: jsonrpc.Room{Messages: memberQueue, Bytes: memberQueueBytes}}
+	m.peer = peer.New(peer.Options{
+		Name: upstream, Requests: maxMemberCalls, Apart: true,
+		Room: jsonrpc.Room{Messages: maxOut, Bytes: 2 * maxMessage}, Full: m.tooSlow,
+		Request: m.request, Notified: m.notified,
+	})
+	m.ctx, m.end = context.WithCancelCause(context.Background())
+	return m
+}
+
+// serve begins to serve a member that has joined a session. At the end of its stream over is called.
+func (m *member) serve(ctx context.Context, over func(error)) {
+	stop := func(cause error) {
+		m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped, Delivered: true, Event: jsonrpc.NewEvent(), Err: cause})
+	}
+	unhook := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
+	unhookForced := context.AfterFunc(m.s.forced, func() { stop(errStops) })
+	m.peer.Start(m.ctx, m.c, func(err error) {
+		_, open := m.peer.Open()
+		m.s.leave(m, err)
+		m.tell(err, open)
+		unhook()
+		unhookForced()
+		m.end(nil)
+		over(err)
+	})
+}
+
 // tooSlow ends the stream of a client that does not read.
 func (m *member) tooSlow(*jsonrpc.Message) {
 	m.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseSlowMember, Delivered: true, Event: jsonrpc.NewEvent()})

@@ -3,15 +3,35 @@ package shared
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/internal/timers"
 )
 
 // ErrTried is the end of a server on trial that turned out not to speak the era.
 var ErrTried = errors.New("it does not speak this era")
+
+// A modernServer is the additional state of a session in the modern era. All streams of an upstream share one
+// process or WebSocket there, whoever their clients are: only requests in flight belong to a connection.
+//
+// The first call is server/discover. As with initialize in the legacy era, other messages wait for its answer, so
+// that a server which fails to start has received nothing. A server is on trial while it is not known whether it
+// speaks the modern era; the answer decides.
+type modernServer struct {
+	trial   atomic.Bool   // the era is not known yet
+	decided chan struct{} // closed when modern, told and err are set; of a trial alone
+	modern  bool
+	told    bool  // an answer decided it
+	err     error // why it was not decided
+
+	// Guarded by session.mu.
+	silence *timers.Timer // runs until server/discover is answered on trial
+	misfit  bool          // the session ends because the server speaks the other era
+}
 
 func newModernServer(trial bool) *modernServer {
 	m := &modernServer{decided: make(chan struct{})}

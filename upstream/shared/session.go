@@ -93,6 +93,105 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 	return afterWelcome
 }
 
+func newSharedSession(forced context.Context, up Upstream, log *slog.Logger) *sharedSession {
+	s := &sharedSession{up: up, log: log.With("upstream", up.Name), forced: forced, ends: make(chan struct{}), members: make(map[*member]struct{})}
+	s.subs.Ask, s.level.ask = s.askSub, s.askLevel
+	o := peer.Options{
+		Name: up.Name, Room: jsonrpc.Room{Messages: maxReplies}, Class: classOf, Refuse: peer.DropDuplicates, Apart: true,
+		Request: s.asked, Notified: s.notified,
+	}
+	if up.Idle > 0 {
+		o.Over = s.noteUse
+	}
+	s.server = peer.New(o)
+	s.server.Hold(afterWelcome)
+	return s
+}
+
+// run serves near, the stream to the server, until it has ended.
+func (s *sharedSession) run(near jsonrpc.Conn) {
+	err := s.server.Run(context.Background(), near)
+	close(s.ends)
+	s.ended(err)
+	s.server.End(err)
+	s.timers.End()
+	s.wg.Wait()
+	s.timers.Wait()
+}
+
+// ended ends all members, after what is queued for them.
+func (s *sharedSession) ended(err error) {
+	if s.modern != nil {
+		s.modernEnded(err)
+	}
+	end := jsonrpc.EndOf(err, jsonrpc.CauseConnectionLost)
+	end.Event = cmp.Or(end.Event, jsonrpc.NewEvent())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.cause.IsZero() && s.cause != end.Cause {
+		end.Cause, end.Says, end.Lasting = s.cause, "", s.cause == jsonrpc.CauseRefused
+	}
+	if s.modern != nil && s.modern.misfit {
+		end.Err = mcp.ErrOtherEra
+	}
+	s.over = true
+	for m := range s.members {
+		mine := *end
+		mine.Delivered = mine.Delivered && m.wasSent()
+		m.peer.Finish(&mine, flushTime)
+	}
+	s.stopIdleLocked()
+}
+
+// join makes m a member of s, unless that has ended.
+func (s *sharedSession) join(m *member) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.retired {
+		return false
+	}
+	s.stopIdleLocked()
+	s.used.Store(time.Now().UnixNano())
+	m.s = s
+	s.members[m] = struct{}{}
+	return true
+}
+
+// leave cleans up after m, while the server stays. Each open call gets one stimulus: the one error as the answer
+// to a server request, which ends the calls that may wait for it, and a cancellation otherwise.
+func (s *sharedSession) leave(m *member, end error) {
+	s.mu.Lock()
+	m.gone = true
+	delete(s.members, m)
+	s.refuseHeldLocked(m) // the one stimulus of a call that may have asked
+	if s.tasks.running(m) {
+		m.gaveUp = time.Now()
+	}
+	s.leftLocked(m)
+	s.mu.Unlock()
+	m.peer.End(end) // refuses the server's requests and cancels the member's: see member.answered, memberCall.cancelled
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.forgetLocked(m)
+	}
+	s.idleLocked()
+}
+
+// forgetLocked releases what m has besides calls.
+func (s *sharedSession) forgetLocked(m *member) {
+	for _, c := range s.server.Calls(func(c *peer.Call) bool { return c.Owner == any(m) && !callOf(c).quiet }) {
+		s.timers.After(callOf(c).endsLocked(), func() { s.cancelLate(callOf(c)) })
+	}
+	for _, id := range s.tasks.leave(m) {
+		s.cancelTask(id)
+	}
+	s.elicited.leave(m)
+	s.subs.ReleaseAll(m)
+	m.countLocked(-1)
+	s.level.bring()
+}
+
 // stop ends the session after everything that is queued for the server. The server is stopped as that of any
 // closed stream. The members end when near does, and the restart state is up to date by then.
 func (s *sharedSession) stop(cause jsonrpc.Cause) {
@@ -135,24 +234,6 @@ func (p *principals) add(who string) {
 
 // others reports whether there is another principal than who.
 func (p *principals) others(who string) bool { return p.several || p.one != "" && p.one != who }
-
-// A modernServer is the additional state of a session in the modern era. All streams of an upstream share one
-// process or WebSocket there, whoever their clients are: only requests in flight belong to a connection.
-//
-// The first call is server/discover. As with initialize in the legacy era, other messages wait for its answer, so
-// that a server which fails to start has received nothing. A server is on trial while it is not known whether it
-// speaks the modern era; the answer decides.
-type modernServer struct {
-	trial   atomic.Bool   // the era is not known yet
-	decided chan struct{} // closed when modern, told and err are set; of a trial alone
-	modern  bool
-	told    bool  // an answer decided it
-	err     error // why it was not decided
-
-	// Guarded by session.mu.
-	silence *timers.Timer // runs until server/discover is answered on trial
-	misfit  bool          // the session ends because the server speaks the other era
-}
 
 // A memberCall is a request to the server of a session, either from a client or our own.
 type memberCall struct {
