@@ -233,7 +233,7 @@ func (l *legacy) setLevel(r *peer.Request) {
 	default:
 		l.level = level
 		l.stamp = l.hello.stamp(l.level)
-		r.Respond(&jsonrpc.Message{Result: noResult})
+		r.Respond(&jsonrpc.Message{Result: emptyObject})
 	}
 }
 
@@ -349,7 +349,7 @@ func (l *legacy) request(r *peer.Request) {
 	case mcp.MethodInitialize:
 		l.initialize(r)
 	case mcp.MethodPing: // it concerns only this hop
-		r.Respond(&jsonrpc.Message{Result: noResult})
+		r.Respond(&jsonrpc.Message{Result: emptyObject})
 	case mcp.MethodSetLevel:
 		l.setLevel(r)
 	case mcp.MethodSubscribe, mcp.MethodUnsubscribe:

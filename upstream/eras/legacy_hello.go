@@ -102,7 +102,7 @@ func reservedKeys() []string {
 // its progress token, which is returned too (nil for none).
 func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token json.RawMessage, err error) {
 	if params == nil || string(params) == "null" {
-		params = noResult
+		params = emptyObject
 	}
 	var at [1]jsonrpc.Span
 	if err := jsonrpc.Find(params, jsonrpc.Span{}, at[:], "_meta"); err != nil || params[0] != '{' {
@@ -113,7 +113,7 @@ func stamped(params json.RawMessage, stamp []byte, id jsonrpc.ID) (text, token j
 	}
 	meta := at[0]
 	if string(meta.Of(params)) == "null" {
-		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: noResult}), stamp, id)
+		return stamped(jsonrpc.Replace(params, jsonrpc.Edit{Span: meta, With: emptyObject}), stamp, id)
 	}
 	if params[meta.Start] != '{' {
 		return nil, nil, errors.New(`"_meta" is not an object`)

@@ -160,9 +160,9 @@ func (l *legacy) subscription(r *peer.Request) {
 		r.Fail(jsonrpc.InvalidParams(`"uri" is missing or not a string`))
 	case r.Method == mcp.MethodUnsubscribe:
 		s.removeLocked(uri)
-		r.Respond(&jsonrpc.Message{Result: noResult})
+		r.Respond(&jsonrpc.Message{Result: emptyObject})
 	case s.wanted[uri]:
-		r.Respond(&jsonrpc.Message{Result: noResult})
+		r.Respond(&jsonrpc.Message{Result: emptyObject})
 	case len(s.wanted)+len(s.asks) >= maxURIs:
 		r.Fail(jsonrpc.Overloaded(l.upstream))
 	default:
@@ -263,7 +263,7 @@ func (s *subscriptions) answerLocked(meant func(subscribeAsk) bool, failure json
 		if !a.gone {
 			s.wanted[a.uri] = true
 		}
-		s.l.settleLocked(a.call, &jsonrpc.Message{Result: noResult})
+		s.l.settleLocked(a.call, &jsonrpc.Message{Result: emptyObject})
 		return true
 	})
 }

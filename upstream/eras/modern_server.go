@@ -21,7 +21,7 @@ const (
 // asked handles a request of the server.
 func (l *legacySession) asked(r *peer.Request) {
 	if r.Method == mcp.MethodPing {
-		r.RespondIfRoom(&jsonrpc.Message{Result: noResult})
+		r.RespondIfRoom(&jsonrpc.Message{Result: emptyObject})
 		return
 	}
 	c, refusal := l.whose(r)

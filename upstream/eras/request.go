@@ -27,8 +27,6 @@ type modernRequest struct {
 }
 
 var (
-	noCapabilities = json.RawMessage(`{}`)
-
 	// hopKeys are the members of _meta that are not sent to a legacy server.
 	hopKeys = append(slices.Clone(reserved), jsonrpc.Value{Key: "progressToken"})
 
@@ -39,7 +37,7 @@ var (
 
 // readModernRequest reads the notes of a request. It returns an error if they are ambiguous.
 func readModernRequest(n *mcp.Notes) (modernRequest, error) {
-	r := modernRequest{Capabilities: noCapabilities, at: n.At(mcp.InMeta),
+	r := modernRequest{Capabilities: emptyObject, at: n.At(mcp.InMeta),
 		State: orAbsent(n.Raw(mcp.RequestState)), Input: n.Raw(mcp.Responses),
 		foreign: !n.Method.MaybeOfExtension() && (n.Has(mcp.RequestState) || n.Has(mcp.Responses) || n.Has(mcp.Task))}
 	err := n.Err(mcp.InMeta, mcp.RequestState, mcp.Responses, mcp.Task)

@@ -187,7 +187,7 @@ func refusedState(reason string) *jsonrpc.Error {
 	}
 }
 
-var noResult = json.RawMessage(`{}`)
+var emptyObject = json.RawMessage(`{}`)
 
 func updated(uri string) *jsonrpc.Message {
 	return jsonrpc.NewNotification(mcp.MethodResourceUpdated, mcp.URIParams(uri))
