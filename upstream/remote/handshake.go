@@ -88,17 +88,17 @@ func mayBeSSE(status int) bool {
 
 // takeLeave tells the server that a session is over. Its requests and streams must have
 // ended at our side, that of the GET at hungUp. The server may refuse with 405.
-func takeLeave(ctx context.Context, t *transport, at *endpoint, hungUp time.Time) {
+func (s *serverSession) takeLeave(at *endpoint, hungUp time.Time) {
 	wait := leaveAfter
 	if at.listened.Load() {
 		wait = max(wait, leaveAfterGET-time.Since(hungUp))
 	}
-	if at.id == "" || sleep(ctx, min(wait, t.stopGrace/8)) != nil {
+	if at.id == "" || sleep(s.ctx, min(wait, s.t.stopGrace/8)) != nil {
 		return
 	}
-	resp, f := t.bare(ctx, http.MethodDelete, at, nil)
+	resp, f := s.t.bare(s.ctx, http.MethodDelete, at, nil)
 	if f != nil {
-		t.failures.log.Debug("cannot tell the upstream that the session is over", "err", f.text())
+		s.log.Debug("cannot tell the upstream that the session is over", "err", f.text())
 		return
 	}
 	discard(resp)

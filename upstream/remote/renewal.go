@@ -294,7 +294,7 @@ func (s *serverSession) replace(lost *endpoint, r *renewal) {
 	if err != nil {
 		next.cancel()
 		close(r.done)
-		takeLeave(s.ctx, s.t, next, time.Now())
+		s.takeLeave(next, time.Now())
 		return
 	}
 	s.log.Info("upstream forgot the session; starting a new one")

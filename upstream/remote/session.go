@@ -360,7 +360,7 @@ func (s *serverSession) close() {
 	awaitAnswers(unfinished, s.outbox.hurry.Done())
 	s.giveUp()
 	s.wg.Wait()
-	takeLeave(s.ctx, s.t, s.endpoints.current(), hungUp)
+	s.takeLeave(s.endpoints.current(), hungUp)
 	s.left()
 	s.t.leave()
 }
