@@ -1,7 +1,6 @@
 package oauth
 
 import (
-	"iter"
 	"net/http"
 	"strings"
 )
@@ -18,19 +17,19 @@ type challenge struct {
 // Of parameters that come twice the first counts.
 func challengeOf(header http.Header) (c challenge) {
 	for _, value := range header.Values("Www-Authenticate") {
-		for scheme, p := range authParams(value) {
+		authParams(value, func(scheme, name, value string) {
 			if !strings.EqualFold(scheme, "Bearer") {
-				continue
+				return
 			}
-			switch strings.ToLower(p.name) {
+			switch strings.ToLower(name) {
 			case "resource_metadata":
-				setOnce(&c.Metadata, p.value)
+				setOnce(&c.Metadata, value)
 			case "error":
-				setOnce(&c.Code, p.value)
+				setOnce(&c.Code, value)
 			case "scope":
-				c.Scopes = union(c.Scopes, strings.Fields(p.value))
+				c.Scopes = union(c.Scopes, strings.Fields(value))
 			}
-		}
+		})
 	}
 	return c
 }
@@ -41,38 +40,34 @@ func setOnce(s *string, value string) {
 	}
 }
 
-// An authParam is a parameter of a challenge.
-type authParam struct{ name, value string }
-
-// authParams yields the parameters of all challenges in a value of WWW-Authenticate, with the scheme of their
+// authParams calls fn with the parameters of all challenges in a value of WWW-Authenticate, and the scheme of their
 // challenge (RFC 9110, 11.6.1). Commas separate challenges as well as parameters: a word without "=" is a scheme, or
 // a token68 if it follows a scheme without a comma.
-func authParams(s string) iter.Seq2[string, authParam] {
-	return func(yield func(string, authParam) bool) {
-		scheme, comma := "", true
-		for {
-			rest := strings.TrimLeft(s, " \t,")
-			comma = comma || strings.Contains(s[:len(s)-len(rest)], ",")
-			after := strings.TrimLeft(rest, wordChars)
-			word := rest[:len(rest)-len(after)]
-			if word == "" {
+func authParams(s string, fn func(scheme, name, value string)) {
+	scheme, comma := "", true
+	for {
+		rest := strings.TrimLeft(s, " \t,")
+		comma = comma || strings.Contains(s[:len(s)-len(rest)], ",")
+		after := strings.TrimLeft(rest, wordChars)
+		word := rest[:len(rest)-len(after)]
+		if word == "" {
+			return
+		}
+		s = strings.TrimLeft(after, " \t")
+		switch value, isParam := strings.CutPrefix(s, "="); {
+		case !isParam && comma:
+			scheme = word
+		case !isParam || strings.Trim(value, "= \t") == "" || strings.ContainsAny(value[:1], "=,"):
+			s = strings.TrimLeft(s, "=") // word is a token68
+		default:
+			text, rest, ok := authValue(strings.TrimLeft(value, " \t"))
+			if !ok {
 				return
 			}
-			s = strings.TrimLeft(after, " \t")
-			switch value, isParam := strings.CutPrefix(s, "="); {
-			case !isParam && comma:
-				scheme = word
-			case !isParam || strings.Trim(value, "= \t") == "" || strings.ContainsAny(value[:1], "=,"):
-				s = strings.TrimLeft(s, "=") // word is a token68
-			default:
-				text, rest, ok := authValue(strings.TrimLeft(value, " \t"))
-				if !ok || !yield(scheme, authParam{word, text}) {
-					return
-				}
-				s = rest
-			}
-			comma = false
+			fn(scheme, word, text)
+			s = rest
 		}
+		comma = false
 	}
 }
 
