@@ -121,7 +121,7 @@ func (h *Host) Status() []Status {
 func (h *Host) HasRun(upstream string) bool {
 	h.restarts.mu.Lock()
 	defer h.restarts.mu.Unlock()
-	return h.restarts.ofLocked(upstream).answered > 0
+	return h.restarts.upstreams[upstream].answered > 0
 }
 
 // Stop ends the shared servers, which outlive their streams, and the spares, by force when ctx is done. It

@@ -54,7 +54,7 @@ type restarts struct {
 
 	mu        sync.Mutex // guards the fields below, and those of what is in them
 	all       map[serverID]*restart
-	upstreams map[string]*upstreamState
+	upstreams map[string]upstreamState
 	turns     int // number of failures and first answers
 }
 
@@ -81,24 +81,11 @@ type restart struct {
 type upstreamState struct {
 	answered int // turn of the last first answer; zero for none
 
-	failures int                  // starts of the command since, in a row, that failed before it had read anything of a client's
-	end      *jsonrpc.ClosedError // the last of them
-	wait     backoff.ExponentialBackOff
-	next     time.Time // of the earliest start
-	tries    *restart  // has started the command after the back-off, and has not ended
-}
-
-// ofLocked returns the state of an upstream.
-func (rs *restarts) ofLocked(upstream string) *upstreamState {
-	u := rs.upstreams[upstream]
-	if u == nil {
-		u = &upstreamState{wait: newBackOff()}
-		if rs.upstreams == nil {
-			rs.upstreams = make(map[string]*upstreamState)
-		}
-		rs.upstreams[upstream] = u
-	}
-	return u
+	failures int                        // starts of the command since, in a row, that failed before it had read anything of a client's
+	end      *jsonrpc.ClosedError       // the last of them
+	wait     backoff.ExponentialBackOff // set with the first failure
+	next     time.Time                  // of the earliest start
+	tries    *restart                   // has started the command after the back-off, and has not ended
 }
 
 // An outcome is the meaning of a server's end for its restart state.
@@ -120,7 +107,7 @@ func (rs *restarts) enter(id serverID) (*restart, *jsonrpc.ClosedError) {
 	if r == nil {
 		r = &restart{in: rs, id: id, wait: newBackOff()}
 		if rs.all == nil {
-			rs.all = make(map[serverID]*restart)
+			rs.all, rs.upstreams = make(map[serverID]*restart), make(map[string]upstreamState)
 		}
 		rs.all[id] = r
 	}
@@ -152,7 +139,7 @@ func waitAfter(end *jsonrpc.ClosedError) *jsonrpc.ClosedError {
 // commandLocked returns an error if the command is in back-off for all clients. After the
 // back-off, one start at a time finds out whether the command still fails.
 func (r *restart) commandLocked() *jsonrpc.ClosedError {
-	u := r.in.ofLocked(r.id.upstream)
+	u := r.in.upstreams[r.id.upstream]
 	switch {
 	case u.failures < commandFailures:
 		return nil
@@ -163,6 +150,7 @@ func (r *restart) commandLocked() *jsonrpc.ClosedError {
 		return wait
 	}
 	u.tries, u.next = r, time.Now().Add(u.wait.NextBackOff())
+	r.in.upstreams[r.id.upstream] = u
 	return nil
 }
 
@@ -170,11 +158,15 @@ func (r *restart) commandLocked() *jsonrpc.ClosedError {
 func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
-	u := r.in.ofLocked(r.id.upstream)
+	u := r.in.upstreams[r.id.upstream]
+	if u.failures == 0 {
+		u.wait = newBackOff()
+	}
 	u.end, u.tries = end, nil
 	if u.failures++; u.failures == commandFailures {
 		u.next = time.Now().Add(u.wait.NextBackOff())
 	}
+	r.in.upstreams[r.id.upstream] = u
 }
 
 // leave counts a stream out. After the last one a state without failures is forgotten at
@@ -182,8 +174,9 @@ func (r *restart) commandFailed(end *jsonrpc.ClosedError) {
 func (r *restart) leave() {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
-	if u := r.in.ofLocked(r.id.upstream); u.tries == r { // the start had no result
+	if u := r.in.upstreams[r.id.upstream]; u.tries == r { // the start had no result
 		u.tries, u.next = nil, time.Time{}
+		r.in.upstreams[r.id.upstream] = u
 	}
 	if r.streams--; r.streams > 0 {
 		return
@@ -247,7 +240,7 @@ func (r *restart) answered() {
 	r.in.mu.Lock()
 	defer r.in.mu.Unlock()
 	r.in.turns++
-	*r.in.ofLocked(r.id.upstream) = upstreamState{answered: r.in.turns, wait: newBackOff()}
+	r.in.upstreams[r.id.upstream] = upstreamState{answered: r.in.turns}
 }
 
 // setEvent gives the last end of a server the event that it shares with others.
@@ -325,7 +318,7 @@ func (r *restart) statusLocked() Status {
 	}
 	if st.Failures > 0 {
 		st.Cause, st.Says, st.Event, st.Err = r.end.Cause.String(), r.end.Words(), r.end.Event, r.end.Err
-		if r.turn > r.in.ofLocked(r.id.upstream).answered {
+		if r.turn > r.in.upstreams[r.id.upstream].answered {
 			st.Failed = r.turn
 		}
 	}

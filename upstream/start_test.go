@@ -172,7 +172,7 @@ func TestCommandFailures(t *testing.T) {
 			c.returned()
 			r.host.restarts.mu.Lock()
 			defer r.host.restarts.mu.Unlock()
-			if failed := r.host.restarts.ofLocked("fake"); (failed.failures == 1) != row.counts {
+			if failed := r.host.restarts.upstreams["fake"]; (failed.failures == 1) != row.counts {
 				t.Errorf("failures of the command: %+v, want that it counts: %v", failed, row.counts)
 			}
 		})
