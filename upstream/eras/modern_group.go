@@ -76,6 +76,9 @@ func (g *group) sessionFor(info json.RawMessage, alone bool) *legacySession {
 func (g *group) next() {
 	for len(g.waiting) > 0 {
 		l := g.sessionFor(g.waiting[0].ClientInfo, true)
+		if len(g.waiting) == 0 { // the end of another session has given the last one a session
+			return
+		}
 		c := g.waiting[0]
 		switch {
 		case l != nil:

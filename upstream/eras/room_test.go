@@ -260,3 +260,40 @@ func TestParksMakeRoomForParks(t *testing.T) {
 		}
 	})
 }
+
+// Room that is made for a call that waits may be given to it meanwhile.
+func TestLastCallThatWaitsGetsTheRoomOfAPark(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		k.caps = `{"sampling":{}}`
+		k.suspension("s0", 0)
+		for i := 1; i < maxSessions; i++ {
+			if i > 2 {
+				k.caps = fmt.Sprintf(`{"experimental":{"%d":{}}}`, i/maxGroupSessions)
+			}
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+			k.recv(fmt.Sprintf("s%d", i))
+		}
+		time.Sleep(minSuspended - peer.Lingering)
+		for i, server := range []string{"s1", "s2"} {
+			k.cancel(1 + i)
+			k.recv(server)
+			time.Sleep(time.Millisecond)
+		}
+		k.caps = `{"sampling":{}}`
+		k.call("c", 100, "tools/call")
+		k.call("c", 101, "tools/call")
+		k.quiet()
+		time.Sleep(peer.Lingering) // s1 is free
+		if m := k.recv("s0"); !strings.Contains(string(m.Error), "no answer in time") {
+			t.Errorf("s0 received %s", k.text(m))
+		}
+		k.serve("s1")
+		k.answered("c", 100, 0)
+		last := fmt.Sprintf("s%d", maxSessions)
+		k.hello(last, "{}")
+		k.serve(last)
+		k.answered("c", 101, 0)
+	})
+}
