@@ -184,9 +184,7 @@ func (b *Bridge) Legacy(ctx context.Context, upstream, key string, client jsonrp
 func (b *Bridge) Modern(ctx context.Context, upstream, key string, c jsonrpc.Conn) error {
 	a := b.account(accountID{upstream, key}, jsonrpc.ForwardedIn(ctx))
 	if a == nil {
-		end := &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped}
-		jsonrpc.CloseWith(c, end)
-		return end
+		return jsonrpc.Refuse(c, jsonrpc.CauseHostStopped, &jsonrpc.ClosedError{Cause: jsonrpc.CauseHostStopped})
 	}
 	defer a.release()
 	return a.serve(ctx, c)
