@@ -71,6 +71,7 @@ func TestCallsBeyondMaxConcurrent(t *testing.T) {
 	c := s.connect()
 	c.list()
 	c.call(1, "a__hang")
+	s.awaitNoted("a", `"hang"`, 1) // before that, the next call may take its place
 	s.awaitCalls("a tools/call hang for upstream")
 	c.call(2, "a__echo")
 	s.awaitCalls("a tools/call hang for upstream, a tools/call echo for room")
