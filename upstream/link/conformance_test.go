@@ -14,7 +14,7 @@ import (
 func TestConn(t *testing.T) {
 	t.Parallel()
 	config := newConfig(orDiscard(nil))
-	config.StreamCloseTimeout = 200 * time.Millisecond
+	config.StreamCloseTimeout = time.Second
 	t.Run("pipe", func(t *testing.T) {
 		conntest.Run(t, func(t *testing.T) (a, b jsonrpc.Conn) { return rawPair(t, config) })
 	})
