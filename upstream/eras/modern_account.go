@@ -134,13 +134,7 @@ func (a *account) endAllLocked() {
 
 // changedLocked ends everything in a, because its upstream was removed or replaced.
 func (a *account) changedLocked() {
-	for _, g := range a.groups {
-		waiting := g.waiting
-		g.waiting = nil // or the end of a session opens another one for them
-		for _, c := range waiting {
-			c.settle(jsonrpc.Failure(jsonrpc.ConnectionClosed(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.CauseChanged, jsonrpc.NotSent)))
-		}
-	}
+	a.endWaitingLocked(jsonrpc.CauseChanged) // or the end of a session opens another one for them
 	for _, l := range a.sessions {
 		if l != nil {
 			l.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseChanged, Delivered: true})
@@ -149,6 +143,23 @@ func (a *account) changedLocked() {
 	for s := range a.streams {
 		s.leaveLocked()
 		s.end(&jsonrpc.ClosedError{Cause: jsonrpc.CauseChanged, Delivered: true})
+	}
+}
+
+// endWaitingLocked ends the calls that wait for a session, with one event.
+func (a *account) endWaitingLocked(cause jsonrpc.Cause) {
+	var waiting []*modernCall
+	for _, g := range a.groups {
+		waiting = append(waiting, g.waiting...)
+		g.waiting = nil
+	}
+	if len(waiting) == 0 {
+		return
+	}
+	end := &jsonrpc.ClosedError{Cause: cause, Event: jsonrpc.NewEvent()}
+	a.life.log.Debug("calls that waited for a session ended", "upstream", a.id.upstream, "cause", cause.String(), "event", end.Event, "calls", len(waiting))
+	for _, c := range waiting {
+		c.settle(jsonrpc.Failure(end.Wire(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.NotSent)))
 	}
 }
 

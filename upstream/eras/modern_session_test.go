@@ -151,6 +151,29 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 }
 
 // The longest idle session makes room; if none is idle there is no room.
+// A reload ends the calls that wait, too, with one event.
+func TestCallsThatWaitWhenTheUpstreamChanges(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.asks()
+		for i := range maxGroupSessions {
+			k.call("c", i, "tools/call")
+			k.hello(fmt.Sprintf("s%d", i), "{}")
+			k.recv(fmt.Sprintf("s%d", i))
+		}
+		k.call("c", 100, "tools/call")
+		k.call("c", 101, "tools/call")
+		k.b.each(func(a *account) { a.endWaitingLocked(jsonrpc.CauseChanged) })
+		var events []string
+		for i := range 2 {
+			m := k.recv("c")
+			events = append(events, eventMember.FindString(string(m.Error)))
+			if m.ID != jsonrpc.IntID(int64(100+i)) || !strings.Contains(string(m.Error), `"not_sent"`) || events[i] == "" || events[i] != events[0] {
+				t.Errorf("the client received %s", m.Append(nil))
+			}
+		}
+	})
+}
+
 func TestSessionsOfAKeyAreBounded(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		for i := range maxSessions {
