@@ -185,13 +185,13 @@ func (l *loader) Decode(data []byte, top map[string]any) error {
 
 // convert brings a file of another program into our form, and reports whether it is one.
 func (l *loader) convert(root *tree.Node) bool {
-	form := forms.Detect(l.source, root)
-	if form == nil {
+	f := &forms.File{Path: l.source, Dir: forms.Folder(l.dir), Node: root}
+	inputs := slices.Concat(root.Get("inputs").All(), root.Get("mcp").Get("inputs").All())
+	problems, ok := forms.Convert(f)
+	if !ok {
 		return false
 	}
-	l.dir = forms.Folder(l.dir)
-	l.inputs = slices.Concat(root.Get("inputs").All(), root.Get("mcp").Get("inputs").All())
-	problems := forms.Convert(form, &forms.File{Path: l.source, Dir: l.dir, Node: root})
+	l.dir, l.inputs = f.Dir, inputs
 	for _, p := range problems {
 		if p.Warning {
 			l.warn(l.source, p.Key, "%s", p.Text)

@@ -3,16 +3,16 @@ package forms
 import "github.com/mcp-proxy/mcp-proxy/config/tree"
 
 // A catalog of Docker. Its servers are images.
-var _ = register(Form{
-	Name:   "Docker",
-	Detect: func(f *File) bool { return f.section() == "registry" },
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+var docker = form{
+	name:   "Docker",
+	detect: func(f *File) bool { return f.section() == "registry" },
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		c.placeholder = anyPlaceholder
 		c.beforeServer = c.container
 		return c.servers(f.Take("registry"))
 	},
-})
+}
 
 // container replaces an entry of a catalog by a command that runs its image in a container, as in mcpServers.
 func (c *conversion) container(name string, n *tree.Node) {

@@ -2,7 +2,7 @@
 // upstreams, which are then read as our own, except that unknown keys are warnings
 // ([tree.Node.Foreign]).
 //
-// Each program has a file here, with its [Form]. A form removes the keys that it reads from the
+// Each program has a file here, with its form. A form removes the keys that it reads from the
 // file. The keys that are left at the top are ours, or are ignored with a warning.
 //
 // Lists of servers or tools that must not be used, or of the only ones that may, are obeyed. All
@@ -20,31 +20,26 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/lazyregexp"
 )
 
-// A File is a configuration file of another program.
+// A File is a configuration file, perhaps of another program.
 type File struct {
 	Path string
 	Dir  string // directory from which its relative paths count
 	*tree.Node
 }
 
-// A Form is the format in which one program writes its servers.
-type Form struct {
-	Name string
+// A form is the format in which one program writes its servers.
+type form struct {
+	name string
 
-	// Detect reports whether a file has this form. No two forms detect the same file.
-	Detect func(*File) bool
+	// detect reports whether a file has this form. No two forms detect the same file.
+	detect func(*File) bool
 
-	// Servers removes the servers from a file, and all keys that the form knows, and returns the
+	// servers removes the servers from a file, and all keys that the form knows, and returns the
 	// servers as upstreams. Some of the problems may be warnings.
-	Servers func(*File) (*tree.Node, tree.Problems)
+	servers func(*File) (*tree.Node, tree.Problems)
 }
 
-var all []Form
-
-func register(f Form) bool {
-	all = append(all, f)
-	return true
-}
+var all = []form{claude, codex, docker, gemini, libreChat, opencode, tbxark, vscode, zed}
 
 // sections are the keys for the servers. The first of them that a file has decides its form.
 var sections = []string{"mcpServers", "servers", "context_servers", "mcp_servers", "mcp", "registry"}
@@ -58,26 +53,22 @@ func (f *File) section() string {
 	return sections[i]
 }
 
-// Detect returns the form of a file; nil for one of our own.
-func Detect(path string, root *tree.Node) *Form {
-	f := &File{Path: path, Node: root}
-	if i := slices.IndexFunc(all, func(form Form) bool { return form.Detect(f) }); i >= 0 {
-		return &all[i]
+// Convert replaces the servers of a file of another program by upstreams, with names that are valid for upstreams. It
+// refuses keys that restrict in other forms than that of the file. It reports false for a file of our own.
+func Convert(f *File) (problems tree.Problems, ok bool) {
+	i := slices.IndexFunc(all, func(form form) bool { return form.detect(f) })
+	if i < 0 {
+		return nil, false
 	}
-	return nil
-}
-
-// Convert replaces the servers of a file by upstreams, with names that are valid for upstreams. It refuses
-// keys that restrict in other forms than this.
-func Convert(form *Form, f *File) tree.Problems {
+	form := all[i]
 	section := f.section()
 	at := slices.IndexFunc(f.Members, func(m tree.Member) bool { return m.Key == section })
 	f.Members = slices.Insert(f.Members, at, tree.Member{Key: converted})
-	servers, problems := form.Servers(f)
+	servers, problems := form.servers(f)
 	c := conversion{problems: problems}
 	for _, m := range f.Members {
 		if slices.Contains(Guarding, m.Key) {
-			c.wrong(m.Value, "is not read in a file of %s", form.Name)
+			c.wrong(m.Value, "is not read in a file of %s", form.name)
 		}
 	}
 	for _, key := range Guarding {
@@ -86,7 +77,7 @@ func Convert(form *Form, f *File) tree.Problems {
 	c.name(f.Get("upstreams"), servers)
 	at = slices.IndexFunc(f.Members, func(m tree.Member) bool { return m.Key == converted })
 	f.Members[at] = tree.Member{Key: "upstreams", Value: servers}
-	return c.problems
+	return c.problems, true
 }
 
 // converted keeps the place of the servers among the keys of a file until they are converted.

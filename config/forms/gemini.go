@@ -10,10 +10,10 @@ import (
 )
 
 // Gemini CLI. It has mcpServers, its own lists beside them, and variables written as $NAME.
-var _ = register(Form{
-	Name:   "Gemini CLI",
-	Detect: isGemini,
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+var gemini = form{
+	name:   "Gemini CLI",
+	detect: isGemini,
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		mcp, other, sandbox := f.Take("mcp"), f.Take("tools"), f.Take("sandbox")
 		c.readLists()
@@ -51,7 +51,7 @@ var _ = register(Form{
 		}
 		return servers, c.problems
 	},
-})
+}
 
 var geminiVariable = lazyregexp.New(`\$([A-Za-z_][A-Za-z0-9_]*)`)
 

@@ -3,17 +3,17 @@ package forms
 import "github.com/mcp-proxy/mcp-proxy/config/tree"
 
 // LibreChat.
-var _ = register(Form{
-	Name:   "LibreChat",
-	Detect: isLibreChat,
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+var libreChat = form{
+	name:   "LibreChat",
+	detect: isLibreChat,
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		c.readLists()
 		c.refuse(f.Take("mcpSettings").Get("allowedDomains"), "is not read here: remove the key if all servers of the file may be used")
 		c.access(f.Take("interface").Get("mcpServers").Get("use"))
 		return c.servers(f.Take("mcpServers"))
 	},
-})
+}
 
 func isLibreChat(f *File) bool {
 	return f.section() == "mcpServers" && !isGemini(f) && (f.Has("mcpSettings") || f.Has("interface"))

@@ -7,17 +7,17 @@ import (
 
 // Claude Desktop, Claude Code, and all programs that write mcpServers in the same way: Cursor,
 // Windsurf, Cline, Roo.
-var _ = register(Form{
-	Name: "Claude",
-	Detect: func(f *File) bool {
+var claude = form{
+	name: "Claude",
+	detect: func(f *File) bool {
 		return f.section() == "mcpServers" && !isGemini(f) && !isLibreChat(f) && !isTBXark(f)
 	},
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		c.readLists()
 		return c.servers(f.Take("mcpServers"))
 	},
-})
+}
 
 // mcpRule matches a permission for tools of servers.
 var mcpRule = lazyregexp.New(`^(mcp__|Mcp\()`)

@@ -11,10 +11,10 @@ import (
 
 // Both versions of opencode. The servers are in mcp, or one level deeper. Variables are written as
 // {env:NAME}, and names of tools are <server>_<tool>.
-var _ = register(Form{
-	Name:   "opencode",
-	Detect: func(f *File) bool { return f.section() == "mcp" && isOpencode(f) },
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+var opencode = form{
+	name:   "opencode",
+	detect: func(f *File) bool { return f.section() == "mcp" && isOpencode(f) },
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		servers := opencodeServers(f.Take("mcp"))
 		tools := f.Take("tools")
@@ -43,7 +43,7 @@ var _ = register(Form{
 		}
 		return c.servers(servers)
 	},
-})
+}
 
 var openVariable = lazyregexp.New(`\{((?:env|file):[^{}]+)\}`)
 

@@ -3,10 +3,10 @@ package forms
 import "github.com/mcp-proxy/mcp-proxy/config/tree"
 
 // TBXark/mcp-proxy. It has the tokens of its clients in the file itself.
-var _ = register(Form{
-	Name:   "TBXark/mcp-proxy",
-	Detect: isTBXark,
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+var tbxark = form{
+	name:   "TBXark/mcp-proxy",
+	detect: isTBXark,
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		c.readLists()
 		own := f.Take("mcpProxy")
@@ -16,7 +16,7 @@ var _ = register(Form{
 		}
 		return c.servers(f.Take("mcpServers"))
 	},
-})
+}
 
 func isTBXark(f *File) bool {
 	return f.section() == "mcpServers" && f.Has("mcpProxy") && !isGemini(f) && !isLibreChat(f)

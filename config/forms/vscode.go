@@ -7,12 +7,12 @@ import (
 )
 
 // VS Code. Its mcp.json has the servers in servers, its settings in mcp.servers.
-var _ = register(Form{
-	Name: "VS Code",
-	Detect: func(f *File) bool {
+var vscode = form{
+	name: "VS Code",
+	detect: func(f *File) bool {
 		return f.section() == "servers" || f.section() == "mcp" && !isOpencode(f)
 	},
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		c.access(f.Take("chat.mcp.access"))
 		c.access(f.Take("chat.mcp.enabled"))
@@ -25,4 +25,4 @@ var _ = register(Form{
 		}
 		return c.servers(f.Take("mcp").Get("servers"))
 	},
-})
+}

@@ -7,10 +7,10 @@ import (
 )
 
 // Zed. The permissions and the profile of its agent may deny tools.
-var _ = register(Form{
-	Name:   "Zed",
-	Detect: func(f *File) bool { return f.section() == "context_servers" },
-	Servers: func(f *File) (*tree.Node, tree.Problems) {
+var zed = form{
+	name:   "Zed",
+	detect: func(f *File) bool { return f.section() == "context_servers" },
+	servers: func(f *File) (*tree.Node, tree.Problems) {
 		c := convert(f)
 		servers, agent := f.Take("context_servers"), f.Take("agent")
 		c.zedPermissions(agent.Get("tool_permissions"), servers)
@@ -24,7 +24,7 @@ var _ = register(Form{
 		})
 		return c.servers(servers)
 	},
-})
+}
 
 // extension reports whether an entry is for a server that an extension of Zed runs.
 func extension(n *tree.Node) bool {
