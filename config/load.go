@@ -250,10 +250,15 @@ func oneLine(s string) string {
 	}), " ")
 }
 
-// onlyIn reports whether all mistakes are below some of keys.
-func onlyIn(ps Problems, keys ...string) bool {
-	return !slices.ContainsFunc(ps, func(p Problem) bool {
-		return !slices.Contains(keys, p.Key[:strings.IndexAny(p.Key+".", ".[")])
+// sections are the top-level keys whose mistakes spoil only the check about them.
+var sections = []string{"limits", "upstreams", "links", "policies", "traces", "logs", "admin", "cluster"}
+
+// spoilt reports whether a mistake is in a section or outside of all sections: then the check about that section
+// would report mistakes that follow from it. A check about no section has "".
+func spoilt(ps Problems, section string) bool {
+	return slices.ContainsFunc(ps, func(p Problem) bool {
+		key := p.Key[:strings.IndexAny(p.Key+".", ".[")]
+		return key == section || !slices.Contains(sections, key)
 	})
 }
 
@@ -270,10 +275,10 @@ func (l *loader) complete(c *Config, o Options) {
 		l.cleartext(u)
 	}
 	l.distinctNames(c.Upstreams)
-	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "cluster") {
+	if !spoilt(read, "admin") {
 		l.operators(c)
 	}
-	if onlyIn(read, "limits", "links", "policies", "traces", "logs", "admin", "cluster") {
+	if !spoilt(read, "upstreams") {
 		l.forwarding(c, o)
 	}
 	if o.Host {
@@ -285,13 +290,13 @@ func (l *loader) complete(c *Config, o Options) {
 		}
 		return
 	}
-	if onlyIn(read, "limits", "upstreams", "policies", "traces", "logs", "admin", "cluster") {
+	if !spoilt(read, "links") {
 		l.clients(c, o)
 	}
-	if onlyIn(read, "limits", "upstreams", "links", "traces", "logs", "admin", "cluster") {
+	if !spoilt(read, "policies") {
 		l.rules(c)
 	}
-	if onlyIn(read, "limits", "upstreams", "links", "policies", "traces", "logs", "admin", "cluster") {
+	if !spoilt(read, "") {
 		l.listening(c)
 	}
 }
