@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"os"
 	"reflect"
 	"slices"
@@ -168,9 +169,5 @@ func environNames() []string {
 
 // override replaces each file for which serve has a flag.
 func (t *ListenTLS) override(o ListenTLS) {
-	for _, f := range []struct{ to, from *string }{{&t.Cert, &o.Cert}, {&t.Key, &o.Key}, {&t.ClientCA, &o.ClientCA}} {
-		if *f.from != "" {
-			*f.to = *f.from
-		}
-	}
+	*t = ListenTLS{cmp.Or(o.Cert, t.Cert), cmp.Or(o.Key, t.Key), cmp.Or(o.ClientCA, t.ClientCA)}
 }

@@ -92,7 +92,6 @@ func (r *reader) boundNames(links []Link) {
 type endpoint struct {
 	scheme string
 	host   string // without the port; empty for unix and for all interfaces
-	port   string
 	path   string // of a Unix socket
 }
 
@@ -102,7 +101,7 @@ func parseEndpoint(s string) endpoint {
 	if err != nil {
 		return endpoint{}
 	}
-	e := endpoint{scheme: u.Scheme, host: u.Hostname(), port: u.Port()}
+	e := endpoint{scheme: u.Scheme, host: u.Hostname()}
 	if u.Scheme == "unix" {
 		e.path = u.Path
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -80,7 +81,7 @@ var rules = map[string]rule{
 	"algorithm":  wordOf("one of "+strings.Join(algorithms, ", ")+" (never none or HS256: whoever can check such a token can make one)", algorithms...),
 	"era":        wordOf("auto, legacy or modern", "auto", "legacy", "modern").becoming(map[string]any{"auto": ""}),
 	"session":    wordOf("isolated or shared", "isolated", "shared").becoming(map[string]any{"isolated": false, "shared": true}),
-	"serverType": wordOf("stdio, http, streamable-http, sse or ws", serverTypeNames...).becoming(serverTypes),
+	"serverType": wordOf("stdio, http, streamable-http, sse or ws", slices.Sorted(maps.Keys(serverTypes))...).becoming(serverTypes),
 }
 
 // serverTypes maps the names of transports, of other programs and ours, to ours.
@@ -89,10 +90,6 @@ var serverTypes = map[string]any{
 	"http": "http", "streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "remote": "http",
 	"sse": "sse",
 	"ws":  "ws", "websocket": "ws",
-}
-
-var serverTypeNames = []string{
-	"stdio", "local", "http", "streamable-http", "streamableHttp", "streamable_http", "remote", "sse", "ws", "websocket",
 }
 
 // algorithms are the allowed signature algorithms. "none" and those with a shared secret are never

@@ -164,7 +164,7 @@ func (a *UpstreamAuth) check(v value) {
 }
 
 func (o *OAuth) check(v value) {
-	o.Scopes = someOf(o.Scopes)
+	o.Scopes = nilIfEmpty(o.Scopes)
 	switch {
 	case o.ClientSecretFile == "":
 	case o.ClientID == "":
@@ -175,7 +175,7 @@ func (o *OAuth) check(v value) {
 }
 
 func (c *ClientCredentials) check(v value) {
-	c.Scopes = someOf(c.Scopes)
+	c.Scopes = nilIfEmpty(c.Scopes)
 	files := slices.DeleteFunc([]string{c.ClientSecretFile, c.PrivateKeyFile, c.AssertionFile}, func(s string) bool { return s == "" })
 	if len(files) != 1 {
 		v.wrong("needs one of clientSecretFile, privateKeyFile and assertionFile")
@@ -185,8 +185,8 @@ func (c *ClientCredentials) check(v value) {
 	}
 }
 
-// someOf returns nil for an empty list: then we request the scopes that the server names.
-func someOf(scopes []string) []string {
+// nilIfEmpty returns nil for an empty list: then we request the scopes that the server names.
+func nilIfEmpty(scopes []string) []string {
 	if len(scopes) == 0 {
 		return nil
 	}
