@@ -6,11 +6,13 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -52,7 +54,7 @@ func newKey(secret []byte) (key, error) {
 type keySet struct {
 	all  []key // at least one. The first signs, all verify
 	pool *x509.CertPool
-	own  *identity // signed by the first
+	own  tls.Certificate // signed by the first
 }
 
 // gossip returns the keys of membership, the signing one first.
@@ -67,8 +69,9 @@ func (s *keySet) gossip() [][]byte {
 // keys are the keys of the file, which is read again when it changes.
 type keys struct {
 	// Static after construction.
-	file    *secretfile.File
-	subject subject
+	file     *secretfile.File
+	instance string             // of this process
+	private  ed25519.PrivateKey // of this process, which each set certifies
 
 	text    string // as last read; owned by the caller of refresh
 	current atomic.Pointer[keySet]
@@ -87,7 +90,7 @@ func newKeys(file, instance string) (*keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &keys{file: &secretfile.File{Path: file}, subject: subject{instance, private}}
+	k := &keys{file: &secretfile.File{Path: file}, instance: instance, private: private}
 	_, err = k.refresh()
 	return k, err
 }
@@ -105,7 +108,7 @@ func (k *keys) refresh() (changed bool, err error) {
 	}
 	set, err := parseKeys(text)
 	if err == nil {
-		set.own, err = set.all[0].authority.identify(k.subject)
+		set.own, err = set.all[0].authority.identify(k.instance, k.private)
 	}
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", k.file.Path, err)
@@ -130,7 +133,7 @@ func parseKeys(text string) (*keySet, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if !contains(secrets, secret) {
+		if !slices.ContainsFunc(secrets, func(other []byte) bool { return bytes.Equal(other, secret) }) {
 			secrets = append(secrets, secret)
 		}
 	}
@@ -149,15 +152,6 @@ func parseKeys(text string) (*keySet, error) {
 		set.pool.AddCert(k.authority.certificate)
 	}
 	return set, nil
-}
-
-func contains(all [][]byte, one []byte) bool {
-	for _, other := range all {
-		if bytes.Equal(other, one) {
-			return true
-		}
-	}
-	return false
 }
 
 // parseKey decodes hex or base64 of any alphabet, padded or not. What could be both is hex.

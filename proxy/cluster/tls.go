@@ -39,25 +39,17 @@ func newAuthority(seed []byte) (authority, error) {
 	return authority{private, certificate}, err
 }
 
-// A subject is a process that gets a certificate: its instance is the name in it.
-type subject struct {
-	instance string
-	private  ed25519.PrivateKey
-}
-
-type identity = tls.Certificate
-
-// identify certifies a subject.
-func (a authority) identify(s subject) (*identity, error) {
+// identify certifies the key pair of a process, with its instance as name.
+func (a authority) identify(instance string, private ed25519.PrivateKey) (tls.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		return nil, err
+		return tls.Certificate{}, err
 	}
 	der, err := certify(&x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)), DNSNames: []string{s.instance}, KeyUsage: x509.KeyUsageDigitalSignature,
+		SerialNumber: serial.Add(serial, big.NewInt(1)), DNSNames: []string{instance}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.certificate, s.private, a.private)
-	return &identity{Certificate: [][]byte{der}, PrivateKey: s.private}, err
+	}, a.certificate, private, a.private)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}, err
 }
 
 // certify signs a certificate; with no parent, its own. Ed25519 signatures are deterministic.
@@ -72,7 +64,7 @@ func certify(c, parent *x509.Certificate, of, by ed25519.PrivateKey) ([]byte, er
 // config returns what both ends of a link have in common.
 func (s *keySet) config() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*s.own}, RootCAs: s.pool, ClientCAs: s.pool,
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.own}, RootCAs: s.pool, ClientCAs: s.pool,
 		ClientAuth: tls.RequireAndVerifyClientCert, SessionTicketsDisabled: true, // a ticket would outlive its key
 	}
 }

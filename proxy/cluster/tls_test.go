@@ -83,7 +83,7 @@ func TestHandshakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			from, _ := carriersOf(t, newInstance(), test.from...)
 			to, _ := carriersOf(t, newInstance(), test.to...)
-			want := to.keys.subject.instance
+			want := to.keys.instance
 			if test.wrong {
 				want = newInstance()
 			}
@@ -103,7 +103,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	ours, _ := carriersOf(t, newInstance(), 1)
 	for name, config := range map[string]*tls.Config{
 		"without a certificate": {InsecureSkipVerify: true},
-		"with TLS 1.2":          {InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*ours.keys.current.Load().own}},
+		"with TLS 1.2":          {InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{ours.keys.current.Load().own}},
 	} {
 		near, far := net.Pipe()
 		stranger := tls.Client(near, config)
@@ -123,8 +123,8 @@ func TestWithdrawnKeys(t *testing.T) {
 	old, _ := carriersOf(t, newInstance(), 1, 2)
 	signer, _ := carriersOf(t, newInstance(), 2, 1)
 	us, write := carriersOf(t, newInstance(), 2, 1)
-	atOld, fromUs, err1, err2 := connect(t, old, us, us.keys.subject.instance)
-	_, stays, err3, err4 := connect(t, signer, us, us.keys.subject.instance)
+	atOld, fromUs, err1, err2 := connect(t, old, us, us.keys.instance)
+	_, stays, err3, err4 := connect(t, signer, us, us.keys.instance)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestWithdrawnKeys(t *testing.T) {
 	if _, err := stays.Write([]byte("x")); err != nil {
 		t.Error(err)
 	}
-	us.died(signer.keys.subject.instance)
+	us.died(signer.keys.instance)
 	if _, err := stays.Write([]byte("x")); err == nil {
 		t.Error("a connection outlived its member")
 	}
