@@ -101,14 +101,12 @@ func (c *Cluster) Listen() error {
 		return err
 	}
 	c.ports = p
-	c.gossip, err = newGossip(gossipOptions{
-		instance: c.instance, ports: p, keys: c.keys.current.Load().gossip(), meta: c.meta, others: c.others,
-		died: c.carriers.died, log: c.log,
-	})
-	if err != nil {
+	g := &gossip{instance: c.instance, meta: c.meta, others: c.others, died: c.carriers.died}
+	if err := g.open(p, c.keys.current.Load().gossip(), c.log); err != nil {
 		p.links.Close()
 		return fmt.Errorf("cluster.listen %s: %w", c.o.Listen, err)
 	}
+	c.gossip = g
 	return nil
 }
 

@@ -31,52 +31,44 @@ const (
 	leaveTimeout  = 2 * time.Second // until a member has passed that on
 )
 
-// A gossip is this process as a member: the one file that knows memberlist.
+// A gossip is this process as a member: the one file that knows memberlist, which calls the exported methods with its
+// lock.
 type gossip struct {
+	// Static, set by the caller of open.
+	instance string
+	meta     func() []byte
+	others   *members
+	died     func(instance string) // is called after others.gone of a member that has not left
+
+	// Static after open.
 	list    *memberlist.Memberlist
 	net     *memberlist.NetTransport
 	keyring *memberlist.Keyring
 	stop    context.CancelFunc // ends what it dials
-	others  *members
 }
 
-type gossipOptions struct {
-	instance string
-	ports    *ports
-	keys     [][]byte
-	meta     func() []byte
-	others   *members
-	died     func(instance string) // is called after others.gone of a member that has not left
-	log      *slog.Logger
-}
-
-func newGossip(o gossipOptions) (*gossip, error) {
-	keyring, err := memberlist.NewKeyring(o.keys, o.keys[0])
-	if err != nil {
-		return nil, err
+// open opens the ports, and begins to answer other members.
+func (g *gossip) open(at *ports, keys [][]byte, to *slog.Logger) (err error) {
+	if g.keyring, err = memberlist.NewKeyring(keys, keys[0]); err != nil {
+		return err
 	}
-	logger := log.New(&gossipLog{log: o.log}, "", 0)
-	net, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-		BindAddrs: []string{o.ports.host}, BindPort: o.ports.port, Logger: logger,
-	})
+	logger := log.New(&gossipLog{log: to}, "", 0)
+	g.net, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{at.host}, BindPort: at.port, Logger: logger})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	g := &gossip{net: net, keyring: keyring, others: o.others}
 	ctx, stop := context.WithCancel(context.Background())
 	g.stop = stop
 	config := timings()
-	config.Name, config.Keyring, config.Logger = o.instance, keyring, logger
-	config.Transport = &transport{net, ctx}
-	config.BindPort, config.AdvertiseAddr, config.AdvertisePort = o.ports.port, o.ports.advertised.IP.String(), o.ports.advertised.Port
-	d := &delegate{o}
-	config.Delegate, config.Events = d, d
+	config.Name, config.Keyring, config.Logger = g.instance, g.keyring, logger
+	config.Transport = &transport{g.net, ctx}
+	config.BindPort, config.AdvertiseAddr, config.AdvertisePort = at.port, at.advertised.IP.String(), at.advertised.Port
+	config.Delegate, config.Events = g, g
 	if g.list, err = memberlist.Create(config); err != nil {
 		stop()
-		_ = net.Shutdown()
-		return nil, err
+		_ = g.net.Shutdown()
 	}
-	return g, nil
+	return err
 }
 
 func timings() *memberlist.Config {
@@ -148,44 +140,41 @@ func (g *gossip) shutdown() {
 // byePrefix begins the message of a member that leaves; its instance follows. Messages that are unknown are ignored.
 const byePrefix = "bye "
 
-// A delegate hears from memberlist what others do. Its methods are called with memberlist's lock.
-type delegate struct{ o gossipOptions }
-
 // NotifyJoin implements memberlist.EventDelegate.
-func (d *delegate) NotifyJoin(n *memberlist.Node) {
-	if n.Name != d.o.instance {
-		d.o.others.joined(n.Name, n.Addr, int(n.Port), parseMeta(n.Meta))
+func (g *gossip) NotifyJoin(n *memberlist.Node) {
+	if n.Name != g.instance {
+		g.others.joined(n.Name, n.Addr, int(n.Port), parseMeta(n.Meta))
 	}
 }
 
 // NotifyUpdate implements memberlist.EventDelegate.
-func (d *delegate) NotifyUpdate(n *memberlist.Node) { d.o.others.updated(n.Name, parseMeta(n.Meta)) }
+func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.others.updated(n.Name, parseMeta(n.Meta)) }
 
 // NotifyLeave implements memberlist.EventDelegate.
-func (d *delegate) NotifyLeave(n *memberlist.Node) {
-	if n.Name != d.o.instance && d.o.others.gone(n.Name) {
-		d.o.died(n.Name)
+func (g *gossip) NotifyLeave(n *memberlist.Node) {
+	if n.Name != g.instance && g.others.gone(n.Name) {
+		g.died(n.Name)
 	}
 }
 
 // NotifyMsg implements memberlist.Delegate.
-func (d *delegate) NotifyMsg(text []byte) {
+func (g *gossip) NotifyMsg(text []byte) {
 	if who, ok := strings.CutPrefix(string(text), byePrefix); ok {
-		d.o.others.leaving(who)
+		g.others.leaving(who)
 	}
 }
 
 // NodeMeta implements memberlist.Delegate.
-func (d *delegate) NodeMeta(int) []byte { return d.o.meta() }
+func (g *gossip) NodeMeta(int) []byte { return g.meta() }
 
 // GetBroadcasts implements memberlist.Delegate.
-func (d *delegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (g *gossip) GetBroadcasts(int, int) [][]byte { return nil }
 
 // LocalState implements memberlist.Delegate.
-func (d *delegate) LocalState(bool) []byte { return nil }
+func (g *gossip) LocalState(bool) []byte { return nil }
 
 // MergeRemoteState implements memberlist.Delegate.
-func (d *delegate) MergeRemoteState([]byte, bool) {}
+func (g *gossip) MergeRemoteState([]byte, bool) {}
 
 // A transport dials until ctx ends: memberlist's Join cannot be interrupted.
 type transport struct {

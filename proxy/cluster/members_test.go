@@ -276,17 +276,17 @@ func TestLostLinks(t *testing.T) {
 func TestDiedOrLeft(t *testing.T) {
 	c := newTestCluster(t, Options{})
 	var died []string
-	d := &delegate{gossipOptions{instance: c.Instance(), others: c.others, died: func(who string) { died = append(died, who) }}}
+	g := &gossip{instance: c.Instance(), others: c.others, died: func(who string) { died = append(died, who) }}
 	for _, who := range []string{"A", "B", c.Instance()} {
-		d.NotifyJoin(&memberlist.Node{Name: who, Addr: net.IPv4(127, 0, 0, 1), Port: 1})
+		g.NotifyJoin(&memberlist.Node{Name: who, Addr: net.IPv4(127, 0, 0, 1), Port: 1})
 	}
-	d.NotifyMsg([]byte("bye A"))
-	d.NotifyMsg([]byte("later versions say more"))
+	g.NotifyMsg([]byte("bye A"))
+	g.NotifyMsg([]byte("later versions say more"))
 	if n := len(c.Members()); n != 3 {
 		t.Errorf("%d members", n)
 	}
 	for _, who := range []string{"A", "B", c.Instance()} {
-		d.NotifyLeave(&memberlist.Node{Name: who})
+		g.NotifyLeave(&memberlist.Node{Name: who})
 	}
 	if !slices.Equal(died, []string{"B"}) || !c.others.alone() {
 		t.Errorf("died: %q", died)
