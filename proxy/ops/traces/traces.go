@@ -22,9 +22,7 @@ import (
 
 // Traces record requests and calls. New makes them.
 type Traces struct {
-	// Static after construction.
-	settings Settings
-	uploads  *uploads
+	exporter *exporter // static after construction
 
 	// Set by Start.
 	provider *sdk.TracerProvider
@@ -34,14 +32,13 @@ type Traces struct {
 // New returns traces with these settings. They record nothing before Start.
 func New(s Settings) *Traces {
 	s.Log = cmp.Or(s.Log, slog.New(slog.DiscardHandler))
-	return &Traces{settings: s, uploads: newUploads(s)}
+	return &Traces{exporter: newExporter(s)}
 }
 
 // Start starts recording until Shutdown. It must be called before Follow.
 func (t *Traces) Start() {
-	s := t.settings
-	exporter := &exporter{uploads: t.uploads, log: s.Log}
-	options := []sdk.TracerProviderOption{sdk.WithBatcher(exporter), sdk.WithResource(resourceOf(s.Version))}
+	s := t.exporter.settings
+	options := []sdk.TracerProviderOption{sdk.WithBatcher(t.exporter), sdk.WithResource(resourceOf(s.Version))}
 	if s.Sample != nil {
 		options = append(options, sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(*s.Sample))))
 	}
@@ -67,10 +64,10 @@ func (t *Traces) Shutdown(ctx context.Context) {
 	if t.provider == nil {
 		return
 	}
-	stop := context.AfterFunc(ctx, t.uploads.abort)
+	stop := context.AfterFunc(ctx, t.exporter.abort)
 	defer stop()
-	_ = t.provider.Shutdown(context.Background()) // ends with uploads, which end with ctx; the exporter has logged failures
-	t.uploads.abort()
+	_ = t.provider.Shutdown(context.Background()) // ends with the POSTs, which end with ctx; the exporter has logged failures
+	t.exporter.abort()
 }
 
 var w3c propagation.TraceContext

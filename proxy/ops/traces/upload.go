@@ -21,64 +21,86 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/secretfile"
 )
 
-// uploads post spans to a collector. The exporters of OpenTelemetry import gRPC, which is a tenth of the memory of an
-// idle proxy, and log unusable headers with their values.
-type uploads struct {
+// An exporter posts spans to a collector. It logs the first lost spans and the first success after that. The exporters of
+// OpenTelemetry import gRPC, which is a tenth of the memory of an idle proxy, and log unusable headers with their values.
+type exporter struct {
 	// Static after construction.
-	endpoint string
-	headers  map[string]string
-	files    map[string]*secretfile.File
-	timeout  time.Duration
-	gzip     bool
+	settings Settings
+	files    map[string]*secretfile.File // of HeadersFrom
 	client   *http.Client
 	ctx      context.Context // of all POSTs
 	abort    context.CancelFunc
+
+	lost int // spans since the last success; owned by ExportSpans, which the SDK calls from one goroutine at a time
 }
 
-func newUploads(s Settings) *uploads {
+func newExporter(s Settings) *exporter {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = s.TLS
 	transport.Protocols = new(http.Protocols)
 	transport.Protocols.SetHTTP1(true) // on HTTP/2 net/http repeats a request whose stream is reset, without a bound
-	u := &uploads{
-		endpoint: s.Endpoint, headers: s.Headers, files: make(map[string]*secretfile.File),
-		timeout: cmp.Or(s.Timeout, 10*time.Second), gzip: s.Gzip,
+	e := &exporter{
+		settings: s, files: make(map[string]*secretfile.File),
 		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 	for name, path := range s.HeadersFrom {
-		u.files[name] = &secretfile.File{Path: path}
+		e.files[name] = &secretfile.File{Path: path}
 	}
-	u.ctx, u.abort = context.WithCancel(context.Background())
-	return u
+	e.ctx, e.abort = context.WithCancel(context.Background())
+	return e
+}
+
+// Shutdown implements [sdk.SpanExporter].
+func (e *exporter) Shutdown(context.Context) error {
+	e.client.CloseIdleConnections()
+	return nil
+}
+
+// ExportSpans implements [sdk.SpanExporter]. It returns no errors, because the SDK would print them to stderr.
+func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err := e.upload(ctx, encode(spans))
+	switch {
+	case err == nil && e.lost > 0:
+		e.settings.Log.Info("traces are exported again", "lost", e.lost)
+		e.lost = 0
+	case err != nil:
+		level := slog.LevelDebug
+		if e.lost == 0 {
+			level = slog.LevelWarn
+		}
+		e.lost += len(spans)
+		e.settings.Log.Log(ctx, level, "traces cannot be exported", "err", plain(err), "lost", e.lost)
+	}
+	return nil
 }
 
 // tries bounds the attempts for the same spans, because later spans wait in a bounded queue.
 const tries = 3
 
 // upload posts an ExportTraceServiceRequest. It retries as the OTLP specification requires ("Retryable Response Codes").
-func (u *uploads) upload(ctx context.Context, body []byte) error {
+func (e *exporter) upload(ctx context.Context, body []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(u.ctx, cancel)()
-	if u.gzip {
+	defer context.AfterFunc(e.ctx, cancel)()
+	if e.settings.Gzip {
 		body = zipped(body)
 	}
-	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, u.post(ctx, body) }, backoff.WithMaxTries(tries))
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, e.post(ctx, body) }, backoff.WithMaxTries(tries))
 	return err
 }
 
 // post posts once. The error is a [backoff.PermanentError] if a retry would not help.
-func (u *uploads) post(ctx context.Context, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+func (e *exporter) post(ctx context.Context, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(e.settings.Timeout, 10*time.Second))
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.endpoint, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.settings.Endpoint, bytes.NewReader(body))
 	if err == nil {
-		err = u.addHeaders(r.Header)
+		err = e.addHeaders(r.Header)
 	}
 	if err != nil {
 		return backoff.Permanent(err)
 	}
-	resp, err := u.client.Do(r)
+	resp, err := e.client.Do(r)
 	if err != nil {
 		return err
 	}
@@ -93,22 +115,22 @@ func (u *uploads) post(ctx context.Context, body []byte) error {
 		}
 		return fmt.Errorf("HTTP %d", resp.StatusCode)
 	}
-	for _, file := range u.files {
+	for _, file := range e.files {
 		file.Forget() // read it again for the next POST
 	}
 	return backoff.Permanent(fmt.Errorf("HTTP %d", resp.StatusCode))
 }
 
-func (u *uploads) addHeaders(h http.Header) error {
+func (e *exporter) addHeaders(h http.Header) error {
 	h.Set("Content-Type", "application/x-protobuf")
 	h.Set("User-Agent", "mcp-proxy")
-	if u.gzip {
+	if e.settings.Gzip {
 		h.Set("Content-Encoding", "gzip")
 	}
-	for name, value := range u.headers {
+	for name, value := range e.settings.Headers {
 		h.Set(name, value)
 	}
-	for name, file := range u.files {
+	for name, file := range e.files {
 		value, err := file.Read()
 		if err != nil {
 			return fmt.Errorf("header %s from file %s: %w", name, file.Path, err)
@@ -135,38 +157,6 @@ func plain(err error) string {
 		err = e.Err
 	}
 	return err.Error()
-}
-
-// An exporter uploads spans. It logs the first lost spans and the first success after that. It returns no errors,
-// because the SDK would print them to stderr. The SDK calls it from one goroutine at a time.
-type exporter struct {
-	uploads *uploads
-	log     *slog.Logger
-	lost    int // spans since the last success
-}
-
-// Shutdown implements [sdk.SpanExporter].
-func (e *exporter) Shutdown(context.Context) error {
-	e.uploads.client.CloseIdleConnections()
-	return nil
-}
-
-// ExportSpans implements [sdk.SpanExporter].
-func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	err := e.uploads.upload(ctx, encode(spans))
-	switch {
-	case err == nil && e.lost > 0:
-		e.log.Info("traces are exported again", "lost", e.lost)
-		e.lost = 0
-	case err != nil:
-		level := slog.LevelDebug
-		if e.lost == 0 {
-			level = slog.LevelWarn
-		}
-		e.lost += len(spans)
-		e.log.Log(ctx, level, "traces cannot be exported", "err", plain(err), "lost", e.lost)
-	}
-	return nil
 }
 
 // Settings say where traces go. Endpoint must be set.
