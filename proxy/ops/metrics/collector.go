@@ -7,13 +7,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 )
 
-// A collector collects metrics and a snapshot for a scrape.
-type collector struct {
-	*Metrics
-	snapshot func() observe.Snapshot
-	version  string
-}
-
 // The names of the semantic conventions for MCP, which are in development and may change.
 // Labels that do not apply are empty.
 var (
@@ -52,35 +45,36 @@ var (
 	refused        = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
 )
 
-func (c *collector) collect() out {
+// collect returns all metrics, with those of the process, and of a snapshot that is taken last.
+func (m *Metrics) collect(snapshot func() observe.Snapshot) out {
 	o := make(out)
 	o.addRuntime()
 	o.addProcess()
-	o.gauge(build, 1, runtime.Version(), c.version)
-	c.collectRequests(o)
-	c.collectCalls(o)
-	for k, h := range c.sessions.all() {
+	o.gauge(build, 1, runtime.Version(), m.version)
+	m.collectRequests(o)
+	m.collectCalls(o)
+	for k, h := range m.sessions.all() {
 		o.add(serverSession, "histogram", h, k.era, k.errorType, k.transport)
 	}
-	c.collectServers(o)
-	for k, h := range c.forwards.all() {
+	m.collectServers(o)
+	for k, h := range m.forwards.all() {
 		o.add(forwards, "histogram", h, k.method, k.outcome)
 	}
-	for k, n := range c.losses.all() {
+	for k, n := range m.losses.all() {
 		o.counter(linkLosses, float64(n.Load()), k)
 	}
-	for k, n := range c.refusals.all() {
+	for k, n := range m.refusals.all() {
 		o.counter(refused, float64(n.Load()), k)
 	}
-	c.collectSnapshot(o)
+	m.collectSnapshot(o, snapshot())
 	return o
 }
 
-func (c *collector) collectRequests(o out) {
-	for k, h := range c.requests.all() {
+func (m *Metrics) collectRequests(o out) {
+	for k, h := range m.requests.all() {
 		o.add(serverOperation, "histogram", h, k.errorType, k.tool, observe.MethodOf(k.method), k.upstream)
 	}
-	for account, ended := range c.accounts.all() {
+	for account, ended := range m.accounts.all() {
 		for i := range ended {
 			if n := ended[i].Load(); n > 0 {
 				o.counter(calls, float64(n), string(observe.Outcomes[i]), account)
@@ -89,25 +83,24 @@ func (c *collector) collectRequests(o out) {
 	}
 }
 
-func (c *collector) collectCalls(o out) {
-	for k, h := range c.calls.all() {
+func (m *Metrics) collectCalls(o out) {
+	for k, h := range m.calls.all() {
 		o.add(clientOperation, "histogram", &h.histogram, k.errorType, observe.MethodOf(k.method), k.upstream)
 	}
 }
 
-func (c *collector) collectServers(o out) {
-	for k, h := range c.lives.all() {
+func (m *Metrics) collectServers(o out) {
+	for k, h := range m.lives.all() {
 		o.add(clientSession, "histogram", h, k.errorType, k.upstream)
 	}
-	for k, n := range c.ends.all() {
+	for k, n := range m.ends.all() {
 		o.counter(serverEnds, float64(n.Load()), k.cause, k.outcome, k.upstream)
 	}
 }
 
 // collectSnapshot exposes the current state of the proxy.
-func (c *collector) collectSnapshot(o out) {
-	now := c.snapshot()
-	c.collectUpstreams(o, now)
+func (m *Metrics) collectSnapshot(o out, now observe.Snapshot) {
+	m.collectUpstreams(o, now)
 	sessions := make(map[sessionKey]int)
 	var inFlight, open, waiting int
 	for _, s := range now.Sessions {
@@ -179,7 +172,7 @@ func collectReplicas(o out, all []observe.Replica) {
 
 // collectUpstreams exposes the local upstreams, also those that never started, because a rate of failures needs a series
 // before the first failure. Removed upstreams have none.
-func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
+func (m *Metrics) collectUpstreams(o out, now observe.Snapshot) {
 	servers, running := make(map[[2]string]int), make(map[string]bool)
 	for _, u := range now.Upstreams {
 		if u.State == observe.Spare {
@@ -196,7 +189,7 @@ func (c *collector) collectUpstreams(o out, now observe.Snapshot) {
 			continue
 		}
 		o.gauge(up, oneIf(running[t.Upstream] || t.Failed.InARow == 0), strconv.FormatBool(t.Required), t.Upstream)
-		s := c.servers.find(t.Upstream)
+		s := m.servers.find(t.Upstream)
 		if s == nil {
 			s = new(serverCounts) // it has never started
 		}

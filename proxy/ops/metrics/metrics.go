@@ -73,7 +73,7 @@ func codeLabel(code int) string { return cmp.Or(codes[code], other) }
 
 // New returns metrics of nothing yet, of a program of that version.
 func New(version string) *Metrics {
-	m := &Metrics{version: version}
+	m := &Metrics{version: cmp.Or(version, "unknown")}
 	m.requests.most, m.tools.most, m.accounts.most = mostSeries, mostTools, mostNames
 	m.calls.most, m.sessions.most = mostSeries, mostNames
 	m.servers.most, m.lives.most, m.ends.most = mostNames, mostSeries, mostSeries

@@ -19,25 +19,24 @@ const mostScrapes = 4
 
 // Handler serves the metrics as text or as OpenMetrics, with those of the process and of a snapshot for each scrape.
 func (m *Metrics) Handler(snapshot func() observe.Snapshot) http.Handler {
-	c := &collector{m, snapshot, cmp.Or(m.version, "unknown")}
 	running := make(chan struct{}, mostScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case running <- struct{}{}:
 			defer func() { <-running }()
-			c.serve(w, r)
+			m.collect(snapshot).serve(w, r)
 		default:
 			http.Error(w, "Limit of concurrent requests reached ("+strconv.Itoa(mostScrapes)+"), try again later.", http.StatusServiceUnavailable)
 		}
 	})
 }
 
-func (c *collector) serve(w http.ResponseWriter, r *http.Request) {
-	all := c.collect()
+// serve answers a scraper.
+func (o out) serve(w http.ResponseWriter, r *http.Request) {
 	if wanted := r.URL.Query()["name[]"]; len(wanted) > 0 { // as with Prometheus's client for Go
-		for name := range all {
+		for name := range o {
 			if !slices.Contains(wanted, name) {
-				delete(all, name)
+				delete(o, name)
 			}
 		}
 	}
@@ -46,14 +45,14 @@ func (c *collector) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Accept")
 	w.Header().Add("Vary", "Accept-Encoding")
 	if !zips(r.Header.Get("Accept-Encoding")) {
-		all.writeTo(w, f)
+		o.writeTo(w, f)
 		return
 	}
 	w.Header().Set("Content-Encoding", "gzip")
 	z := zippers.Get().(*gzip.Writer)
 	defer zippers.Put(z)
 	z.Reset(w)
-	all.writeTo(z, f)
+	o.writeTo(z, f)
 	z.Close()
 }
 

@@ -33,7 +33,7 @@ func TestFormatsAreThoseOfPrometheus(t *testing.T) {
 	for range 1_234_567 {
 		h.Refused("often")
 	}
-	all := (&collector{m, func() observe.Snapshot { return now }, "v1"}).collect()
+	all := m.collect(func() observe.Snapshot { return now })
 	text := written(all, plainText)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
@@ -78,7 +78,7 @@ func TestOrder(t *testing.T) {
 	for _, name := range []string{"a b", "a", `a"`} {
 		m.Hooks().Refused(name)
 	}
-	all := (&collector{m, func() observe.Snapshot { return now }, ""}).collect()
+	all := m.collect(func() observe.Snapshot { return now })
 	for name, of := range all {
 		if !slices.IsSorted(of.labels) {
 			t.Errorf("labels of %s: %q", name, of.labels)
