@@ -142,27 +142,23 @@ func compile(r Rule) (*rule, error) {
 	c := &rule{Rule: r, scopes: make(map[*reading][]string)}
 	for _, of := range []struct {
 		name  string
-		globs Globs
-	}{{"tools", r.Tools}, {"prompts", r.Prompts}, {"resources", r.Resources}} {
-		c.listed, c.denies = c.listed || len(of.globs.Allow) > 0, c.denies || len(of.globs.Deny) > 0
-		for _, g := range slices.Concat(of.globs.Allow, of.globs.Deny) {
+		globs []string
+	}{
+		{"tools", slices.Concat(r.Tools.Allow, r.Tools.Deny)}, {"prompts", slices.Concat(r.Prompts.Allow, r.Prompts.Deny)},
+		{"resources", slices.Concat(r.Resources.Allow, r.Resources.Deny)}, {"methods", r.Methods}, {"events.deliver", r.Deliver},
+		{"scopes", slices.Sorted(maps.Keys(r.Scopes))},
+	} {
+		for _, g := range of.globs {
 			if err := glob.Check(g); err != nil { // an invalid glob would deny nothing
 				return nil, fmt.Errorf("%s.%s: %q is not a glob: %w", r.Key, of.name, g, err)
 			}
 		}
 	}
-	for name, globs := range map[string][]string{"methods": r.Methods, "events.deliver": r.Deliver} {
-		for _, g := range globs {
-			if err := glob.Check(g); err != nil {
-				return nil, fmt.Errorf("%s.%s: %q is not a glob: %w", r.Key, name, g, err)
-			}
-		}
+	for _, of := range []Globs{r.Tools, r.Prompts, r.Resources} {
+		c.listed, c.denies = c.listed || len(of.Allow) > 0, c.denies || len(of.Deny) > 0
 	}
-	for _, g := range slices.Sorted(maps.Keys(r.Scopes)) {
-		if err := glob.Check(g); err != nil {
-			return nil, fmt.Errorf("%s.scopes: %q is not a glob: %w", r.Key, g, err)
-		}
-		c.scopes[readGlob(g)] = r.Scopes[g]
+	for g, needs := range r.Scopes {
+		c.scopes[readGlob(g)] = needs
 		c.byURI = c.byURI || beginsURI.MatchString(literal(g))
 	}
 	c.allow, c.deny, c.deliver = readGlobs(r.Resources.Allow), readGlobs(r.Resources.Deny), readGlobs(r.Deliver)

@@ -101,8 +101,7 @@ func (g *reading) matches(k Kind, name string, uri *reading) bool {
 	if k.IsResource() {
 		return g.denies(uri)
 	}
-	_, ok := glob.First([]string{g.text}, name)
-	return ok
+	return fits(g.text, name)
 }
 
 // allows reports whether a glob matches every reading of a URI.
