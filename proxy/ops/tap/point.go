@@ -2,6 +2,7 @@ package tap
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,7 +133,7 @@ func (c *memoryConn) Rest(resume func()) bool {
 
 // pass offers messages in the direction there to the taps, and matches responses with requests in the direction back.
 func (c *conn) pass(now *activeTaps, batch []*jsonrpc.Message, there, back *way) {
-	if len(batch) == 0 || !now.want(&c.at) {
+	if len(batch) == 0 || !slices.ContainsFunc(now.taps, func(t *Tap) bool { return t.o.at(&c.at) }) {
 		return
 	}
 	at := time.Now()

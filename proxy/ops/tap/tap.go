@@ -237,13 +237,3 @@ func (t *Tap) take() {
 	clear(lines)
 	t.spare = lines
 }
-
-// want reports whether a tap may want messages at a Point.
-func (l *activeTaps) want(p *observe.Point) bool {
-	for _, t := range l.taps {
-		if t.o.at(p) {
-			return true
-		}
-	}
-	return false
-}
