@@ -92,16 +92,16 @@ func (d *Diagnosis) exposed(cfg *config.Config) (all []exposedTool, size int) {
 
 // name finds problems with one name.
 func (d *Diagnosis) name(t exposedTool) {
-	own := func(do string) string { return do + ", or hide it with tools.deny" }
+	const reported = "report it to its author, or hide it with tools.deny"
 	switch {
 	case len(t.own) > specName:
-		d.found(LevelError, "long-name", t.upstream, own("report it to its author"), "the name of the tool %s has %d characters, and MCP allows %d", quoted(t.own), len(t.own), specName)
+		d.found(LevelError, "long-name", t.upstream, reported, "the name of the tool %s has %d characters, and MCP allows %d", quoted(t.own), len(t.own), specName)
 	case !legalName.MatchString(t.own):
-		d.found(LevelError, "bad-name", t.upstream, own("report it to its author"), "the name of the tool %s has characters that MCP does not allow", quoted(t.own))
+		d.found(LevelError, "bad-name", t.upstream, reported, "the name of the tool %s has characters that MCP does not allow", quoted(t.own))
 	case !plainName.MatchString(t.own):
-		d.found(LevelWarning, "bad-name", t.upstream, own("report it to its author"), "the name of the tool %s has characters that some models refuse: they allow letters, digits, _ and -", quoted(t.own))
+		d.found(LevelWarning, "bad-name", t.upstream, reported, "the name of the tool %s has characters that some models refuse: they allow letters, digits, _ and -", quoted(t.own))
 	case len(t.name) > longName:
-		d.found(LevelWarning, "long-name", t.upstream, own("report it to its author"), "the name of the tool %s has %d characters, and models allow %d", quoted(t.name), len(t.name), longName)
+		d.found(LevelWarning, "long-name", t.upstream, reported, "the name of the tool %s has %d characters, and models allow %d", quoted(t.name), len(t.name), longName)
 	case !strings.HasSuffix(t.name, t.own):
 		d.found(LevelNote, "long-name", t.upstream, "give the upstream a shorter name or prefix", "the tool %s is too long for models with its prefix, and clients see it as %s", quoted(t.own), t.name)
 	}

@@ -114,12 +114,11 @@ func (x *Explainer) Explain(name, as string) (*Explanation, error) {
 		e.nowhere(l)
 		e.upstreamOr(x.Now.Traffic, l.Names)
 	case l.Hidden && e.Link != "":
-		e.hidden("tools of the upstream, in the configuration of its host, hides it from all clients")
+		e.settle(AnswerDenied, "tools of the upstream, in the configuration of its host, hides it from all clients")
 	case l.Hidden:
-		e.hidden(fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(x.Config.File), e.Upstream))
+		e.settle(AnswerDenied, fmt.Sprintf("%s: upstreams.%s.tools hides it from all clients", fileOf(x.Config.File), e.Upstream))
 	case l.By == catalog.ByPrefix && l.Known && !l.Listed:
-		e.unknown(e.Upstream + " lists no such " + e.Kind + ": a call of it is refused")
-		e.suggest(config.Nearest(e.Name, l.Names))
+		e.settle(AnswerUnknown, e.Upstream+" lists no such "+e.Kind+": a call of it is refused"+config.DidYouMean(e.Name, l.Names))
 	}
 	e.serversIn(&x.Now)
 	return e, nil
@@ -140,12 +139,12 @@ func ExplainHost(name, as string, now observe.Snapshot, called func(name string)
 	}
 	u, original := called(name)
 	if u == nil {
-		e.unknown("no upstream of this host has that name: names are <upstream>__<name>")
+		e.settle(AnswerUnknown, "no upstream of this host has that name: names are <upstream>__<name>")
 		return e, nil
 	}
 	e.Upstream, e.Original, e.Matched = u.Name, original, policy.Name(u.Name, original)
 	if !catalog.Allows(u.Tools.Allow, u.Tools.Deny, e.Original) {
-		e.hidden(u.Key + ".tools hides it from all clients")
+		e.settle(AnswerDenied, u.Key+".tools hides it from all clients")
 	}
 	e.serversIn(&now)
 	return e, nil
@@ -229,8 +228,8 @@ func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
 		e.Link = t.Link // serversIn adds its last failure
 		return
 	}
-	if near := config.Nearest(e.Name, names); near != "" {
-		e.suggest(near)
+	if hint := config.DidYouMean(e.Name, names); hint != "" {
+		e.Why += hint
 		return
 	}
 	prefix, rest, found := strings.Cut(e.Name, "__")
@@ -238,13 +237,6 @@ func (e *Explanation) upstreamOr(all []observe.Traffic, names []string) {
 		if found {
 			near += "__" + rest
 		}
-		e.suggest(near)
-	}
-}
-
-// suggest appends a suggestion, unless it is "".
-func (e *Explanation) suggest(near string) {
-	if near != "" {
 		e.Why += "; did you mean " + near + "?"
 	}
 }
@@ -315,11 +307,12 @@ func (e *Explanation) nowhere(l catalog.Resolution) {
 	if !l.Complete {
 		e.note("not all links were up yet: an upstream of a host elsewhere may have it")
 	}
-	e.unknown(why)
+	e.settle(AnswerUnknown, why)
 }
 
-func (e *Explanation) unknown(why string) {
-	e.Answer, e.Why, e.Rules = AnswerUnknown, why, nil
+// settle sets an answer that is the same for all clients.
+func (e *Explanation) settle(answer, why string) {
+	e.Answer, e.Why, e.Rules = answer, why, nil
 }
 
 // serversIn counts the servers of the upstream by state, and adds its last failure.

@@ -76,11 +76,6 @@ func whoText(w config.Who) string {
 	return strings.Join(parts, ", ")
 }
 
-// hidden sets the answer for a name that no client may use.
-func (e *Explanation) hidden(why string) {
-	e.Answer, e.Why, e.Rules = AnswerDenied, why, nil
-}
-
 func fileOf(file string) string {
 	if file == "" {
 		return "the configuration"
