@@ -67,8 +67,7 @@ func (now *Current) Replace(c *Clients) {
 	now.replaced = make(chan struct{})
 }
 
-// Clients returns the current Clients.
-func (now *Current) Clients() *Clients {
+func (now *Current) current() *Clients {
 	now.mu.Lock()
 	defer now.mu.Unlock()
 	return now.clients
@@ -125,11 +124,11 @@ func (now *Current) Run(ctx context.Context) {
 }
 
 // Asks reports whether clients need credentials.
-func (now *Current) Asks() bool { return now.Clients().asks() }
+func (now *Current) Asks() bool { return now.current().asks() }
 
 // Identify returns the identity of the sender of r. It may wait for the keys of an issuer.
 func (now *Current) Identify(r *http.Request) (*identity.Identity, *identity.Refusal) {
-	if c := now.Clients(); c.asks() {
+	if c := now.current(); c.asks() {
 		return c.Identify(r)
 	}
 	return identity.Unasked(r.Context())
@@ -138,7 +137,7 @@ func (now *Current) Identify(r *http.Request) (*identity.Identity, *identity.Ref
 // Good returns a ctx that is done when a client's proof ends; nil if only its Expires ends it.
 func (now *Current) Good(who *identity.Identity) context.Context {
 	if who.Kind == identity.Token { // without the lock, because a token may be being read
-		for _, t := range now.Clients().Tokens {
+		for _, t := range now.current().Tokens {
 			if good := t.good(who); good != nil {
 				return good
 			}
@@ -168,14 +167,14 @@ func (now *Current) Good(who *identity.Identity) context.Context {
 
 // Challenge is [Clients.Challenge] of the current Clients.
 func (now *Current) Challenge(r *http.Request, why *identity.Refusal) string {
-	return now.Clients().Challenge(r, why)
+	return now.current().Challenge(r, why)
 }
 
 // Proofs is [Clients.Proofs] of the current Clients.
-func (now *Current) Proofs() identity.Proofs { return now.Clients().Proofs() }
+func (now *Current) Proofs() identity.Proofs { return now.current().Proofs() }
 
 // Root is [Clients.Root] of the current Clients.
-func (now *Current) Root(r *http.Request) string { return now.Clients().Root(r) }
+func (now *Current) Root(r *http.Request) string { return now.current().Root(r) }
 
 // Metadata is [Clients.Metadata] of the current Clients.
-func (now *Current) Metadata(r *http.Request) ([]byte, bool) { return now.Clients().Metadata(r) }
+func (now *Current) Metadata(r *http.Request) ([]byte, bool) { return now.current().Metadata(r) }

@@ -110,7 +110,7 @@ func identify(t *jwt.Token) (*identity.Identity, *identity.Refusal) {
 	}
 	who := &identity.Identity{
 		Principal: identity.Principal{Kind: identity.JWT, Issuer: t.Issuer.Name, Name: name},
-		Scopes:    Scopes(t.Claims), Claims: t.Payload, Expires: t.Expires, Good: t.Key.Good(),
+		Scopes:    scopesIn(t.Claims), Claims: t.Payload, Expires: t.Expires, Good: t.Key.Good(),
 	}
 	if who.Lacks(t.Issuer.Scopes) != nil {
 		return nil, &identity.Refusal{
@@ -132,9 +132,9 @@ func isName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, odd)
 }
 
-// Scopes returns the granted scopes of a token: words or a list, in the claim of RFC 8693, section 4.2, or in the
+// scopesIn returns the granted scopes of a token: words or a list, in the claim of RFC 8693, section 4.2, or in the
 // claims that some servers use instead.
-func Scopes(claims map[string]any) (scopes []string) {
+func scopesIn(claims map[string]any) (scopes []string) {
 	for _, name := range []string{"scope", "scp", "scopes"} {
 		switch granted := claims[name].(type) {
 		case string:
