@@ -45,13 +45,7 @@ func newCheck() *cobra.Command {
 
 func runCheck(file string, asJSON bool) error {
 	found := proxy.Inspect(config.Options{File: file})
-	var err error
-	if asJSON {
-		err = printJSON(found)
-	} else {
-		printInspection(found)
-		err = stdout.printed()
-	}
+	err := printAnswer(found, asJSON, func() { printInspection(found) })
 	if err == nil && !found.OK {
 		return found.Problems
 	}
@@ -105,12 +99,7 @@ func runDoctor(ctx context.Context, s *start, asJSON bool) error {
 	if now := runningReplica(ctx, s.cfg); now != nil {
 		found.Running(now)
 	}
-	if asJSON {
-		err = printJSON(found)
-	} else {
-		printDiagnosis(found)
-		err = stdout.printed()
-	}
+	err = printAnswer(found, asJSON, func() { printDiagnosis(found) })
 	if err == nil && found.Ill() {
 		return errAnswerIsNo
 	}

@@ -73,19 +73,11 @@ func explainName(ctx context.Context, ask *adminFlags, name, as string, noEvent 
 	if noEvent != nil && e.Listed != "yes" && e.Kind != proxy.KindUpstream {
 		return fmt.Errorf("%w; and no upstream is known to list a tool or prompt %s", noEvent, name)
 	}
-	if ask.json {
-		err = printJSON(e)
-	} else {
-		printExplanation(e)
-		err = stdout.printed()
-	}
-	if err != nil {
-		return err
-	}
-	if !e.Allowed() && e.Answer != proxy.AnswerDepends && e.Kind != proxy.KindUpstream {
+	err = printAnswer(e, ask.json, func() { printExplanation(e) })
+	if err == nil && !e.Allowed() && e.Answer != proxy.AnswerDepends && e.Kind != proxy.KindUpstream {
 		return errAnswerIsNo
 	}
-	return nil
+	return err
 }
 
 func printExplanation(e *proxy.Explanation) {

@@ -277,3 +277,12 @@ func printJSON(v any) error {
 	}
 	return nil
 }
+
+// printAnswer prints an answer as JSON, or for people with print. Its error is a runError.
+func printAnswer(answer any, asJSON bool, print func()) error {
+	if asJSON {
+		return printJSON(answer)
+	}
+	print()
+	return stdout.printed()
+}

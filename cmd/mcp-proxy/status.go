@@ -335,12 +335,7 @@ func runHealthcheck(ctx context.Context, ask *adminFlags, path string, wait time
 	if err != nil {
 		return err
 	}
-	if ask.json {
-		err = printJSON(now)
-	} else {
-		fmt.Fprintln(stdout, strings.Join(now.Says, "; "))
-		err = stdout.printed()
-	}
+	err = printAnswer(now, ask.json, func() { fmt.Fprintln(stdout, strings.Join(now.Says, "; ")) })
 	if err == nil && !now.OK {
 		return errAnswerIsNo
 	}
