@@ -241,10 +241,10 @@ func restsOf(pattern, prefix string) (rests []string) {
 	return rests
 }
 
-// concerns reports whether a pattern may match a tool of one of the servers.
-func (c *conversion) concerns(pattern string, servers *tree.Node, prefix func(server string) string) bool {
+// concerns reports whether a pattern may match a tool of one of the servers, the names of which have one of prefixes.
+func (c *conversion) concerns(pattern string, servers *tree.Node, prefixes func(server string) []string) bool {
 	return slices.ContainsFunc(servers.Each(), func(m tree.Member) bool {
-		return len(restsOf(pattern, prefix(m.Key))) > 0
+		return slices.ContainsFunc(prefixes(m.Key), func(prefix string) bool { return len(restsOf(pattern, prefix)) > 0 })
 	})
 }
 

@@ -73,9 +73,7 @@ func opencodeServers(mcp *tree.Node) *tree.Node {
 	return servers
 }
 
-func opencodePrefix(server string) string { return plain(server) + "_" }
-
-func opencodePrefixes(server string) []string { return []string{opencodePrefix(server)} }
+func opencodePrefixes(server string) []string { return []string{plain(server) + "_"} }
 
 // opencodePermissions refuses permissions that deny tools of servers: a map by tool in the first
 // version, a list in the second. A permission to ask the user first concerns the client alone, and
@@ -86,14 +84,14 @@ func (c *conversion) opencodePermissions(first, second, servers *tree.Node) {
 	}
 	for _, m := range c.members(first) {
 		denies := m.Value.Is("deny") || m.Value.Get("*").Is("deny")
-		if denies && c.concerns(m.Key, servers, opencodePrefix) {
+		if denies && c.concerns(m.Key, servers, opencodePrefixes) {
 			c.wrong(m.Value, noRule)
 		}
 	}
 	for _, rule := range c.items(second) {
 		action := rule.Get("action")
 		denies := rule.Get("effect").Is("deny") && rule.Get("resource").Is("*") && action.IsA(tree.Text)
-		if denies && c.concerns(action.Text, servers, opencodePrefix) {
+		if denies && c.concerns(action.Text, servers, opencodePrefixes) {
 			c.wrong(rule, noRule)
 		}
 	}
@@ -109,7 +107,7 @@ func (c *conversion) opencodeAgents(f *File, servers *tree.Node) {
 	for _, key := range []string{"mode", "agent", "agents"} {
 		agent := f.Take(key).Get(name)
 		for _, m := range c.members(agent.Get("tools")) {
-			if m.Value.Is("false") && c.concerns(m.Key, servers, opencodePrefix) {
+			if m.Value.Is("false") && c.concerns(m.Key, servers, opencodePrefixes) {
 				c.wrong(m.Value, noRule)
 			}
 		}

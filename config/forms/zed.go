@@ -36,10 +36,10 @@ func (c *conversion) zedPermissions(permissions, servers *tree.Node) {
 	if standard := permissions.Get("default"); standard.Is("deny") {
 		c.wrong(standard, noRule)
 	}
-	prefix := func(server string) string { return "mcp:" + server + ":" }
+	prefixes := func(server string) []string { return []string{"mcp:" + server + ":"} }
 	for _, m := range c.members(permissions.Get("tools")) {
 		denies := m.Value.Get("default").Is("deny") || len(m.Value.Get("always_deny").All()) > 0
-		if denies && c.concerns(literal(m.Key), servers, prefix) {
+		if denies && c.concerns(literal(m.Key), servers, prefixes) {
 			c.wrong(m.Value, noRule)
 		}
 	}
