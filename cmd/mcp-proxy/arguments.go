@@ -38,7 +38,7 @@ func toolArguments(words []string, schema json.RawMessage, stdin io.Reader) (jso
 			return nil, err
 		}
 	}
-	return a.object()
+	return a.object(), nil
 }
 
 // wholeObject checks that a text is one JSON object, and returns its bytes: decoding would change big numbers.
@@ -93,23 +93,25 @@ func (a *arguments) put(key string, value json.RawMessage) error {
 }
 
 // object returns all arguments as JSON. The values of a key for an array are its elements.
-func (a *arguments) object() (json.RawMessage, error) {
+func (a *arguments) object() json.RawMessage {
 	var out bytes.Buffer
 	out.WriteByte('{')
 	for i, key := range a.keys {
 		if i > 0 {
 			out.WriteByte(',')
 		}
-		name, err := json.Marshal(key)
-		if err != nil {
-			return nil, err
-		}
-		out.Write(name)
+		out.Write(quote(key))
 		out.WriteByte(':')
 		out.Write(a.valueOf(key))
 	}
 	out.WriteByte('}')
-	return out.Bytes(), nil
+	return out.Bytes()
+}
+
+// quote returns a text as a JSON string.
+func quote(text string) json.RawMessage {
+	quoted, _ := json.Marshal(text) // a string does not fail
+	return quoted
 }
 
 func (a *arguments) valueOf(key string) []byte {
@@ -272,7 +274,7 @@ func (s *schema) value(text string) (json.RawMessage, error) {
 		}
 	}
 	if len(s.types) == 0 || slices.Contains(s.types, "string") {
-		return json.Marshal(text)
+		return quote(text), nil
 	}
 	if slices.Contains(s.types, "array") && s.items != nil {
 		return s.items.value(text)

@@ -75,11 +75,7 @@ func (d *direct) runCall(ctx context.Context, cfg *config.Config, p *proxy.Proxy
 	if err != nil {
 		return err
 	}
-	quoted, err := json.Marshal(tool.Name)
-	if err != nil {
-		return err
-	}
-	params := slices.Concat([]byte(`{"name":`), quoted, []byte(`,"arguments":`), args, []byte(`}`)) // the bytes of args stay
+	params := slices.Concat([]byte(`{"name":`), quote(tool.Name), []byte(`,"arguments":`), args, []byte(`}`)) // the bytes of args stay
 	result, err := c.Request(ctx, "tools/call", params, showProgress())
 	if err != nil {
 		return failed(ctx, err)
@@ -138,13 +134,8 @@ func awaitTool(ctx context.Context, p *proxy.Proxy, c *proxy.Client, name string
 // the error of a server that cannot be reached, else nil, also if there is no such prompt.
 func probe(ctx context.Context, c *proxy.Client, name string) <-chan error {
 	probed := make(chan error, 1) // the send never blocks, even if nobody receives
-	quoted, err := json.Marshal(name)
-	if err != nil {
-		probed <- err
-		return probed
-	}
 	go func() {
-		_, err := c.Request(ctx, "prompts/get", slices.Concat([]byte(`{"name":`), quoted, []byte(`}`)), nil)
+		_, err := c.Request(ctx, "prompts/get", slices.Concat([]byte(`{"name":`), quote(name), []byte(`}`)), nil)
 		answer, answered := errors.AsType[*proxy.AnswerError](err)
 		if answered && !answer.Closed() || errors.Is(err, context.DeadlineExceeded) {
 			err = nil
