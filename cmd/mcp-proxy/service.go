@@ -99,19 +99,18 @@ func shutdown(v service, grace time.Duration, signals <-chan os.Signal) (forced 
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	over := make(chan struct{})
-	watched := make(chan bool)
 	go func() {
-		select {
-		case <-signals:
-			cancel()
-			watched <- true
-		case <-over:
-			watched <- false
-		}
+		_ = v.Shutdown(ctx) // it fails only if a signal forces it
+		close(over)
 	}()
-	_ = v.Shutdown(ctx) // it fails only if a signal forces it
-	close(over)
-	return <-watched
+	select {
+	case <-over:
+		return false
+	case <-signals:
+		cancel()
+		<-over
+		return true
+	}
 }
 
 // together is the time within which several signals count as one: a supervisor and a shell may both
