@@ -232,10 +232,10 @@ func (c *adminClient) open(ctx context.Context, path string) (*http.Response, er
 		r.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	resp, err := c.http.Do(r)
-	if err != nil {
-		return nil, notThere(err)
+	if errors.Is(err, os.ErrNotExist) { // the socket
+		return nil, fmt.Errorf("%w: no process listens there", err)
 	}
-	return resp, nil
+	return resp, err
 }
 
 // A refusal is what a process of ours says with a status that is not 200.
@@ -260,14 +260,6 @@ func (c *adminClient) refused(path string, status int, body string) error {
 		return fmt.Errorf("%s; give it with --admin-token-file", why)
 	}
 	return fmt.Errorf("the process answered %d: %s", status, why)
-}
-
-// notThere explains the error of a socket that does not exist.
-func notThere(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%w: no process listens there", err)
-	}
-	return err
 }
 
 // adminSocket returns the path of the socket for operators of this process, which runs a command;

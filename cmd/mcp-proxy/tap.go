@@ -141,8 +141,8 @@ func (c *adminClient) stream(ctx context.Context, path string) (*http.Response, 
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-	plain, _, _ := bytes.Cut([]byte(path), []byte("?"))
-	err = c.refused(string(plain), resp.StatusCode, string(text))
+	plain, _, _ := strings.Cut(path, "?")
+	err = c.refused(plain, resp.StatusCode, string(text))
 	if r, ok := errors.AsType[*refusal](err); ok && r.status == http.StatusBadRequest { // bad usage: a glob is wrong
 		return nil, err
 	}
