@@ -13,15 +13,14 @@ import (
 
 // options are the flags of serve, stdio, connect and host.
 type options struct {
-	config    string
-	from      config.Options // servers, and for serve how it listens
-	watch     bool           // serve and host: reload when files change
+	from      config.Options
+	watch     bool // serve and host: reload when files change
 	logFormat string
 	logLevel  string
 }
 
 func (o *options) addFlags(cmd *cobra.Command) {
-	addConfigFlag(cmd, &o.config)
+	addConfigFlag(cmd, &o.from.File)
 	o.addLogFlags(cmd)
 }
 
@@ -59,7 +58,7 @@ type start struct {
 // with returns the RunE of a command: load the configuration, then run f.
 func (o *options) with(f func(context.Context, *start) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, err := o.load(args, o.from)
+		s, err := o.load(args)
 		if err != nil {
 			return err
 		}
@@ -67,18 +66,16 @@ func (o *options) with(f func(context.Context, *start) error) func(*cobra.Comman
 	}
 }
 
-// load reads the configuration that the flags and from describe, and sets up the log. args are
-// the command behind "--".
-func (o *options) load(args []string, from config.Options) (*start, error) {
+// load reads the configuration that the flags describe, and sets up the log. args are the command behind "--".
+func (o *options) load(args []string) (*start, error) {
 	stderr.serves()
 	log, err := newLogger(stderr, o.logFormat, o.logLevel)
 	if err != nil {
 		return nil, err
 	}
-	from.File, from.Command, from.Instead = o.config, args, []string{"--server NAME=COMMAND", "-- CMD ARGS"}
-	from.Servers, from.Env, from.Cwd, from.Shared = o.from.Servers, o.from.Env, o.from.Cwd, o.from.Shared
+	o.from.Command, o.from.Instead = args, []string{"--server NAME=COMMAND", "-- CMD ARGS"}
 	read := func() (*config.Config, error) {
-		cfg, warnings, err := config.Load(from)
+		cfg, warnings, err := config.Load(o.from)
 		if err != nil {
 			return cfg, err
 		}

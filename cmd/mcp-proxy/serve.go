@@ -132,7 +132,7 @@ func addressOf(l net.Listener) string {
 }
 
 func newHost() *cobra.Command {
-	var o options
+	o := options{from: config.Options{Host: true}}
 	var at config.HostLink
 	cmd := &cobra.Command{
 		Use:   "host (--listen URL | --dial URL) [-- CMD ARGS…]",
@@ -147,7 +147,7 @@ func newHost() *cobra.Command {
 			if err := at.Check(); err != nil {
 				return err
 			}
-			s, err := o.load(args, config.Options{Host: true})
+			s, err := o.load(args)
 			if err != nil {
 				return err
 			}

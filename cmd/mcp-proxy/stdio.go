@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/mcp-proxy/mcp-proxy/config"
 	"github.com/mcp-proxy/mcp-proxy/proxy"
 )
 
@@ -30,7 +29,6 @@ func newStdio() *cobra.Command {
 
 func newConnect() *cobra.Command {
 	var o options
-	var headers []string
 	cmd := &cobra.Command{
 		Use:   "connect URL",
 		Short: "Serve one client on stdin and stdout from one remote server",
@@ -39,7 +37,8 @@ func newConnect() *cobra.Command {
 			"  mcp-proxy connect ws://127.0.0.1:8080/ws",
 		Args: oneURL,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := o.load(nil, config.Options{URL: args[0], Headers: headers})
+			o.from.URL = args[0]
+			s, err := o.load(nil)
 			if err != nil {
 				return err
 			}
@@ -47,7 +46,7 @@ func newConnect() *cobra.Command {
 		},
 	}
 	o.addLogFlags(cmd)
-	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, `"Name: value" to send with each request, ${NAME} expanded; may be repeated`)
+	cmd.Flags().StringArrayVarP(&o.from.Headers, "header", "H", nil, `"Name: value" to send with each request, ${NAME} expanded; may be repeated`)
 	return cmd
 }
 
