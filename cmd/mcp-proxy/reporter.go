@@ -174,13 +174,9 @@ func (n *reporter) linkUp(l proxy.Link) {
 
 // announces writes where clients reach us. It reports false if stdout is no terminal: then the caller prints a line
 // for the program that reads it.
-func (n *reporter) announces(addresses []net.Addr, secured bool) bool {
+func (n *reporter) announces(addresses []net.Addr, secure string) bool {
 	if n == nil {
 		return false
-	}
-	s := ""
-	if secured {
-		s = "s"
 	}
 	var all [][2]string
 	for _, a := range addresses {
@@ -188,7 +184,7 @@ func (n *reporter) announces(addresses []net.Addr, secured bool) bool {
 			all = append(all, [2]string{"unix://" + a.String(), "with /mcp, /ws and /sse"})
 			continue
 		}
-		at := s + "://" + a.String()
+		at := secure + "://" + a.String()
 		all = append(all, [][2]string{{"http" + at + "/mcp", "Streamable HTTP"}, {"ws" + at + "/ws", "WebSocket"}, {"http" + at + "/sse", "SSE, for old clients"}}...)
 	}
 	n.title(all)

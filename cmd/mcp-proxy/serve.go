@@ -79,25 +79,24 @@ func runServe(ctx context.Context, s *start, sockets []net.Listener) error {
 		return &runError{cannotListen(err)}
 	}
 	return s.run(ctx, p, n, s.cfg.ShutdownGrace, func() {
-		secured := s.cfg.TLS != (config.ListenTLS{})
-		if !n.announces(addresses, secured) {
-			announce(addresses, secured)
+		secure := "" // "s" as in https and wss, with TLS
+		if s.cfg.TLS != (config.ListenTLS{}) {
+			secure = "s"
+		}
+		if !n.announces(addresses, secure) {
+			announce(addresses, secure)
 		}
 	})
 }
 
 // announce prints to stdout where clients reach us.
-func announce(addresses []net.Addr, secured bool) {
-	s := ""
-	if secured {
-		s = "s"
-	}
+func announce(addresses []net.Addr, secure string) {
 	for _, a := range addresses {
 		switch a.Network() {
 		case "unix":
 			fmt.Fprintf(stdout, "listening on unix://%s (/mcp, /ws, /sse)\n", a)
 		default:
-			fmt.Fprintf(stdout, "listening on http%[1]s://%[2]s/mcp, ws%[1]s://%[2]s/ws and http%[1]s://%[2]s/sse\n", s, a)
+			fmt.Fprintf(stdout, "listening on http%[1]s://%[2]s/mcp, ws%[1]s://%[2]s/ws and http%[1]s://%[2]s/sse\n", secure, a)
 		}
 	}
 }
