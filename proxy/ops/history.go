@@ -41,7 +41,7 @@ type keptEvent struct {
 	observe.Event
 	lost     []observe.LostRequest // as sessions reported them
 	lostMore int                   // that lost leaves out
-	inFlight int                   // lost and lostMore
+	inFlight int                   // lost, lostMore, and requests that another replica had
 	detail   int                   // bytes, as counted in History
 }
 
