@@ -43,9 +43,7 @@ func (p *Peer) cancelledBy(m *jsonrpc.Message) bool {
 	r.takeLocked()
 	full := r.answerLocked(nil) // which may complete an array
 	p.mu.Unlock()
-	if full != nil {
-		p.o.Full(full)
-	}
+	p.tellFull(full)
 	r.cancelled(m, n.At(mcp.Key))
 	return true
 }

@@ -169,9 +169,7 @@ func (p *Peer) invalid(bad *jsonrpc.InvalidError, a *array) {
 	p.mu.Lock()
 	full := p.answersLocked(answer, a, nil)
 	p.mu.Unlock()
-	if full != nil {
-		p.o.Full(full)
-	}
+	p.tellFull(full)
 }
 
 // unusable returns the error for a call whose answer is unusable. If the other side is a client,
@@ -191,20 +189,32 @@ func (p *Peer) Send(m *jsonrpc.Message) { p.SendIn(nil, m) }
 func (p *Peer) SendWhenRoom(m *jsonrpc.Message) {
 	p.mu.Lock()
 	_ = p.out.Wait(&p.o.Room, 1)
-	full := p.putLocked(m, nil, nil) == jsonrpc.ErrFull
+	full := p.sendLocked(m, nil)
 	p.mu.Unlock()
-	if full {
-		p.o.Full(m)
-	}
+	p.tellFull(full)
 }
 
 // SendIn is Send with another room; nil is the Peer's.
 func (p *Peer) SendIn(room *jsonrpc.Room, m *jsonrpc.Message) {
 	p.mu.Lock()
-	full := p.putLocked(m, nil, room) == jsonrpc.ErrFull
+	full := p.sendLocked(m, room)
 	p.mu.Unlock()
-	if full {
-		p.o.Full(m)
+	p.tellFull(full)
+}
+
+// sendLocked queues m, which is not a call. It returns m if there was no room for it; the caller
+// passes that to tellFull without the lock.
+func (p *Peer) sendLocked(m *jsonrpc.Message, room *jsonrpc.Room) (full *jsonrpc.Message) {
+	if p.putLocked(m, nil, room) == jsonrpc.ErrFull {
+		return m
+	}
+	return nil
+}
+
+// tellFull passes a message that found no room to Options.Full. It does nothing for nil.
+func (p *Peer) tellFull(full *jsonrpc.Message) {
+	if full != nil {
+		p.o.Full(full)
 	}
 }
 

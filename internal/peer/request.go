@@ -92,9 +92,7 @@ func (p *Peer) refuse(r *Request, why error) {
 	p.mu.Lock()
 	full := p.answersLocked(answer, r.array, r.room)
 	p.mu.Unlock()
-	if full != nil {
-		p.o.Full(full)
-	}
+	p.tellFull(full)
 }
 
 // relatedLocked returns the call that a message belongs to; nil if it does not say, or the call is
@@ -138,9 +136,7 @@ func (r *Request) Answer(m *jsonrpc.Message) {
 	p.mu.Lock()
 	full := r.answerLocked(m)
 	p.mu.Unlock()
-	if full != nil {
-		p.o.Full(full)
-	}
+	p.tellFull(full)
 }
 
 // AnswerWhenRoom is Answer, but waits for room.
@@ -151,9 +147,7 @@ func (r *Request) AnswerWhenRoom(m *jsonrpc.Message) {
 	p.tight.Store(!p.out.Roomy(&p.o.Room, 1))
 	full := r.answerLocked(m)
 	p.mu.Unlock()
-	if full != nil {
-		p.o.Full(full)
-	}
+	p.tellFull(full)
 }
 
 func (r *Request) answerLocked(m *jsonrpc.Message) (full *jsonrpc.Message) {
@@ -178,10 +172,10 @@ func (p *Peer) answersLocked(answer *jsonrpc.Message, a *array, room *jsonrpc.Ro
 		}
 		answer = &jsonrpc.Message{Batch: a.answers}
 	}
-	if answer != nil && p.putLocked(answer, nil, room) == jsonrpc.ErrFull {
-		return answer
+	if answer == nil {
+		return nil
 	}
-	return nil
+	return p.sendLocked(answer, room)
 }
 
 // Respond answers the request. It returns false if the request was already cancelled or answered. m
@@ -195,9 +189,7 @@ func (r *Request) Respond(m *jsonrpc.Message) bool {
 	}
 	full := r.answerLocked(m)
 	p.mu.Unlock()
-	if full != nil {
-		p.o.Full(full)
-	}
+	p.tellFull(full)
 	return true
 }
 
