@@ -79,19 +79,6 @@ func (p *Peer) End(err error) {
 	calls, requests := p.calls.Close(end), p.requests.Close(end)
 	p.overLocked(calls, requests)
 	p.mu.Unlock()
-	p.tellEnd(end, calls, requests)
-}
-
-func (p *Peer) overLocked(calls []*Call, requests []*Request) {
-	for _, c := range calls {
-		c.over = true
-	}
-	for _, r := range requests {
-		r.over.Store(true)
-	}
-}
-
-func (p *Peer) tellEnd(end *jsonrpc.ClosedError, calls []*Call, requests []*Request) {
 	for _, c := range calls {
 		phase := jsonrpc.NotSent
 		if c.sent && end.Delivered {
@@ -101,5 +88,15 @@ func (p *Peer) tellEnd(end *jsonrpc.ClosedError, calls []*Call, requests []*Requ
 	}
 	for _, r := range requests {
 		r.cancelled(nil, jsonrpc.Span{})
+	}
+}
+
+// overLocked marks what was taken out of the tables.
+func (p *Peer) overLocked(calls []*Call, requests []*Request) {
+	for _, c := range calls {
+		c.over = true
+	}
+	for _, r := range requests {
+		r.over.Store(true)
 	}
 }

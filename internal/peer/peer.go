@@ -83,8 +83,12 @@ func New(o Options) *Peer {
 	return p
 }
 
-// ready is Options.Ready.
-func (p *Peer) ready(wait bool) bool { return p.o.Ready == nil || p.o.Ready(wait) }
+// ready waits until Options.Ready allows another message to be handled.
+func (p *Peer) ready() {
+	if p.o.Ready != nil {
+		p.o.Ready(true)
+	}
+}
 
 // receiveNow is receive in the goroutine of whoever has sent m, who does not read or write for others
 // meanwhile. It returns false if it might have to wait: any function may, unless Ready has waited for it,
@@ -107,17 +111,9 @@ func (p *Peer) receiveNow(m *jsonrpc.Message) bool {
 
 // receive handles one message, or an array.
 func (p *Peer) receive(m *jsonrpc.Message) {
+	p.ready()
 	if m.Batch == nil {
-		p.ready(true)
 		p.handle(m, nil)
-		return
-	}
-	p.ready(true)
-	if p.o.Apart {
-		for _, e := range m.Batch {
-			e.Related, e.From = cmp.Or(e.Related, m.Related), cmp.Or(e.From, m.From)
-			p.handle(e, nil)
-		}
 		return
 	}
 	if p.o.Array != nil {
@@ -126,17 +122,12 @@ func (p *Peer) receive(m *jsonrpc.Message) {
 			return
 		}
 	}
-	a := &array{}
-	for _, e := range m.Batch {
-		if e.IsRequest() || e.Unusable != nil {
-			a.missing++
-		}
+	var a *array
+	if !p.o.Apart {
+		a = newArray(m.Batch)
 	}
 	for _, e := range m.Batch {
-		if e.Related.IsZero() {
-			e.Related = m.Related
-		}
-		e.From = cmp.Or(e.From, m.From)
+		e.Related, e.From = cmp.Or(e.Related, m.Related), cmp.Or(e.From, m.From)
 		p.handle(e, a)
 	}
 }

@@ -41,6 +41,16 @@ type array struct {
 	answers []*jsonrpc.Message
 }
 
+func newArray(elements []*jsonrpc.Message) *array {
+	a := new(array)
+	for _, e := range elements {
+		if e.IsRequest() || e.Unusable != nil {
+			a.missing++
+		}
+	}
+	return a
+}
+
 // ErrDraining means that a request is refused because the Peer drains.
 var ErrDraining = errors.New("draining")
 

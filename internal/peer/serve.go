@@ -122,7 +122,7 @@ func (s *serving) survives(err error) bool {
 	bad, invalid := errors.AsType[*jsonrpc.InvalidError](err)
 	switch {
 	case invalid:
-		s.ready(true)
+		s.ready()
 		s.invalid(bad, nil)
 		return true
 	case err != io.EOF || s.o.HalfClosed == nil: // the bare EOF only: the end of a connection may wrap it
