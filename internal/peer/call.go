@@ -188,7 +188,7 @@ func (p *Peer) answered(m *jsonrpc.Message) {
 		return
 	}
 	if p.o.Dropped != nil { // it is late, a duplicate, or answers nothing
-		p.o.Dropped("late answer", m)
+		p.o.Dropped(m)
 	}
 }
 

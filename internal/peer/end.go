@@ -62,11 +62,11 @@ type Lost struct {
 }
 
 // Wire returns the error for the call's caller, which names the upstream.
-func (l *Lost) Wire(code int, upstream string) *jsonrpc.Error {
+func (l *Lost) Wire(upstream string) *jsonrpc.Error {
 	if l.End.Cause.Kind == jsonrpc.KindOverloaded {
 		return jsonrpc.Overloaded(upstream)
 	}
-	return l.End.Wire(code, upstream, l.Phase)
+	return l.End.Wire(jsonrpc.CodeInternalError, upstream, l.Phase)
 }
 
 // End ends the Peer, because its Conn has ended or will never exist. If err is not a

@@ -75,8 +75,8 @@ type Options struct {
 	// returns what the other side is told; nil for nothing.
 	Invalid func(bad *jsonrpc.InvalidError) *jsonrpc.Message
 
-	Dropped    func(why string, m *jsonrpc.Message) // a response that answers no open call
-	HalfClosed func()                               // the other side will send no more; nil: that is the end
+	Dropped    func(m *jsonrpc.Message) // a response that answers no open call
+	HalfClosed func()                   // the other side will send no more; nil: that is the end
 }
 
 // DropDuplicates is an [Options.Refuse] that leaves a request whose id is in use unanswered,

@@ -278,7 +278,7 @@ func (r *Request) Forward(c *Call, m *jsonrpc.Message) error {
 // answerRequest is the default Done of a forwarded call: it answers the request like the call.
 func (c *Call) answerRequest(answer *jsonrpc.Message, lost *Lost) {
 	if lost != nil {
-		c.For.Fail(lost.Wire(jsonrpc.CodeInternalError, c.p.o.Name))
+		c.For.Fail(lost.Wire(c.p.o.Name))
 		return
 	}
 	c.For.Respond(&jsonrpc.Message{Result: answer.Result, Error: answer.Error, Extra: answer.Extra})

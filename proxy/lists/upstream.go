@@ -338,7 +338,7 @@ func FailureOf(err *jsonrpc.Error) *Failure {
 
 // lost returns the error of what was not asked because of the end of the stream.
 func (u *Upstream) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
-	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.Name)
+	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(u.Name)
 }
 
 // LeftOut logs that the upstream has no part in the answer to method, with a warning at most once for each start here,

@@ -118,7 +118,7 @@ func (s *session) callNamed(n *mcp.Notes) *call {
 // settle answers c, which was taken out of its upstream connection's table.
 func (c *call) settle(answer *jsonrpc.Message, lost *peer.Lost) {
 	if lost != nil {
-		c.answered(jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, c.conn.up.Name)))
+		c.answered(jsonrpc.NewError(c.ID, lost.Wire(c.conn.up.Name)))
 		return
 	}
 	c.conn.noteAnswer(answer)

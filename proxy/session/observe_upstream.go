@@ -50,7 +50,7 @@ func observeOver(pc *peer.Call, answer *jsonrpc.Message, lost *peer.Lost) {
 		return
 	}
 	if lost != nil {
-		answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
+		answer = jsonrpc.NewError(c.ID, lost.Wire(u.up.Name))
 	}
 	over := u.now()
 	seen, end := c.observed(), observe.EndAt(u.began.Add(over), over-c.began, answer)

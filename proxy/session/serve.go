@@ -41,7 +41,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Ready: s.ready, Array: s.batch, Begin: s.begin, Request: s.request, Refuse: s.refuse, Cancelled: s.cancelled,
 		Notified: func(m *jsonrpc.Message, _ *peer.Call) { s.notified(m) },
 		Progress: s.clientProgress, Invalid: s.invalid, HalfClosed: s.halfClose,
-		Dropped: func(_ string, m *jsonrpc.Message) { s.drop("answer to an unknown server request", m) },
+		Dropped: func(m *jsonrpc.Message) { s.drop("answer to an unknown server request", m) },
 		Minted:  asked(c),
 	})
 	s.lists.Begin(lists.Options{

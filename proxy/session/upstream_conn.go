@@ -171,7 +171,7 @@ func (u *upstreamConn) isOpen(a *attempt) bool {
 // lost returns the error of a call that was not sent because of the end of its stream: the
 // connection-closed error, or overloaded if there was no room for a stream.
 func (u *upstreamConn) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
-	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(jsonrpc.CodeInternalError, u.up.Name)
+	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(u.up.Name)
 }
 
 // hangUp closes the stream for good, after the client's last messages, for which an upstream

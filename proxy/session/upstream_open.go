@@ -51,7 +51,7 @@ func (u *upstreamConn) newAttempt() *attempt {
 			return nil
 		},
 		Refuse: peer.DropDuplicates,
-		Dropped: func(_ string, m *jsonrpc.Message) {
+		Dropped: func(m *jsonrpc.Message) {
 			u.noteAnswer(m)
 			u.answeredLate(m.ID)
 			u.client.drop("unknown or late answer from upstream", m)

@@ -77,7 +77,7 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 	c.onNotification = told
 	c.Done = func(answer *jsonrpc.Message, lost *peer.Lost) {
 		if lost != nil {
-			answer = jsonrpc.NewError(c.ID, lost.Wire(jsonrpc.CodeInternalError, u.up.Name))
+			answer = jsonrpc.NewError(c.ID, lost.Wire(u.up.Name))
 		} else {
 			u.noteAnswer(answer)
 		}

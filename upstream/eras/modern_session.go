@@ -70,7 +70,7 @@ func newLegacySession(g *group, number int, info json.RawMessage) *legacySession
 		Name: g.a.id.upstream, Room: jsonrpc.Room{Messages: maxQueued, Bytes: maxQueuedBytes}, Refuse: peer.DropDuplicates, Apart: true,
 		Request:  func(r *peer.Request) { l.a.locked(func() { l.asked(r) }) },
 		Notified: func(m *jsonrpc.Message, of *peer.Call) { l.a.locked(func() { l.notified(m, of) }) },
-		Dropped:  func(_ string, m *jsonrpc.Message) { l.a.locked(func() { l.late(m) }) },
+		Dropped:  func(m *jsonrpc.Message) { l.a.locked(func() { l.late(m) }) },
 	})
 	l.subs.Ask = func(method string, params json.RawMessage, _ mcp.Subscribing[*modernListen], answered func(*jsonrpc.Message)) {
 		l.ask(method, params, answered)
