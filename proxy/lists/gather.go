@@ -238,7 +238,7 @@ func (u *Upstream) Returned(lists [catalog.Kinds]bool, isOpen func() bool) {
 		if !isOpen() {
 			return
 		}
-		if lists[k] && u.of.Matters(k) {
+		if lists[k] && u.of.matters(k) {
 			ctx, cancel := context.WithTimeout(u.of.Context, u.of.ListTimeout)
 			u.relist(ctx, k, u.of.Legacy())
 			cancel()

@@ -177,7 +177,7 @@ func (u *Upstream) Relisted() {
 		who := u.of.Legacy()
 		switch e := u.entry(who.Caps); {
 		case e == nil || e.Outdated: // it was for other capabilities
-			if u.of.Matters(k) {
+			if u.of.matters(k) {
 				u.of.TellChanged(k)
 			}
 		case e.Lists[k] != nil:
@@ -204,7 +204,7 @@ func (u *Upstream) FirstListed(k catalog.Kind, version int, answer *jsonrpc.Mess
 	}
 	who := u.of.Legacy()
 	if answer != nil && answer.Error != nil && !IsUnsupported(answer.Error) || err != nil || next != nil { // there is more of it, or it is unusable
-		if u.of.Matters(k) {
+		if u.of.matters(k) {
 			u.Aside(k.Method(), func(ctx context.Context) { u.relist(ctx, k, who) })
 		}
 		return

@@ -12,8 +12,7 @@ import (
 
 // What is known for many kinds of clients is bounded.
 func TestKnownIsBounded(t *testing.T) {
-	s := new(Session)
-	s.Begin(Options{Memory: new(Memory)})
+	s := &Session{Options: Options{Memory: new(Memory)}}
 	u := s.New(Config{Name: "a", Era: mcp.Modern}, nil)
 	for n := range maxCaps + 4 {
 		u.keep(catalog.Digest{byte(n + 1)}, catalog.Tools, Absent().Table, 1)
@@ -33,8 +32,7 @@ func TestPrivate(t *testing.T) {
 		name := map[bool]string{false: "open", true: "private"}[private]
 		var us []*Upstream
 		for range 2 {
-			s := new(Session)
-			s.Begin(Options{Memory: m})
+			s := &Session{Options: Options{Memory: m}}
 			us = append(us, s.New(Config{Name: name, Era: mcp.Legacy, Private: private}, nil))
 		}
 		us[0].keep(catalog.Digest{}, catalog.Tools, Absent().Table, 1)
@@ -88,8 +86,7 @@ func TestOneWarningForWhatIsMissing(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	m := new(Memory)
 	session := func() *Upstream {
-		s := new(Session)
-		s.Begin(Options{Memory: m, Context: t.Context()})
+		s := &Session{Options: Options{Memory: m, Context: t.Context()}}
 		return s.New(Config{Name: "a", Era: mcp.Legacy, Log: log}, nil)
 	}
 	lost := func(event string) *Failure {

@@ -15,12 +15,18 @@ import (
 )
 
 // A Session is what one session knows of the lists of its upstreams, and what its client has seen of
-// them. Begin makes it usable.
+// them.
 type Session struct {
-	Options
-	changes
+	Options // static
 
 	client atomic.Pointer[legacyClient] // nil before initialize
+
+	mu        sync.Mutex          // guards the fields below and Upstream.shown; nothing else is locked under it
+	promised  [catalog.Kinds]bool // the client was told by initialize that it will hear of changes
+	wanted    [catalog.Kinds]bool // which lists the client has asked for
+	shown     [catalog.Kinds]bool // which of them it has seen
+	held      [catalog.Kinds]bool // list_changed that are held back
+	announced int                 // counts what made the client ask again, see Announce
 }
 
 // Options are the surroundings of a Session.
@@ -34,12 +40,6 @@ type Options struct {
 	Goroutines  *sync.WaitGroup                // of the session
 	Grant       func() *policy.Grant           // of the client of the legacy era, at present
 	Tell        func(message *jsonrpc.Message) // sends a notification to that client; it may wait
-}
-
-// Begin makes s usable. Its Options must not change afterwards.
-func (s *Session) Begin(o Options) {
-	s.Options = o
-	s.changes.ctx, s.changes.wg, s.changes.tellClient = o.Context, o.Goroutines, o.Tell
 }
 
 // A legacyClient has the capabilities in the initialize of a client.

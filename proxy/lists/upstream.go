@@ -63,7 +63,11 @@ type Upstream struct {
 	found         atomic.Pointer[foundEntry]  // of the catalog
 	missingLogged atomic.Bool                 // since its last start here, that it is missing in a list
 
-	shown shownLists // guarded by changes.mu
+	// What the client has seen of its lists. Guarded by Session.mu.
+	shown [catalog.Kinds]struct {
+		digest    catalog.Digest
+		announced int // Session.announced when the client was told of it; 0: has listed since
+	}
 
 	mu      sync.Mutex // guards the fields below; only Memory.mu is locked under it
 	known   map[catalog.Digest]*known

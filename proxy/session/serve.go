@@ -44,10 +44,10 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Dropped: func(m *jsonrpc.Message) { s.drop("answer to an unknown server request", m) },
 		Minted:  asked(c),
 	})
-	s.lists.Begin(lists.Options{
+	s.lists.Options = lists.Options{
 		Memory: &p.memory, Catalog: &p.Catalog, CatalogAge: p.CatalogAge, ListTimeout: p.listTimeout(), MaxBytes: p.queueBytes(),
 		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
-	})
+	}
 	s.conns = surroundings{
 		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions, sessionLists: &s.lists,
 		session: s.id(), sessionLog: s.log, sessionCtx: s.ctx, began: s.began, wg: &s.wg,

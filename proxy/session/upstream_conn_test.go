@@ -67,11 +67,10 @@ func (f *fakeClientSide) drop(reason string, _ *jsonrpc.Message) {
 func aloneConn(t *testing.T, up *Upstream) (*upstreamConn, *fakeClientSide) {
 	side, ready, wg := &fakeClientSide{t: t}, new(atomic.Bool), new(sync.WaitGroup)
 	ctx, cancel := context.WithCancel(t.Context())
-	known := new(lists.Session)
-	known.Begin(lists.Options{
+	known := &lists.Session{Options: lists.Options{
 		Memory: new(lists.Memory), Catalog: new(lists.Catalog), ListTimeout: time.Second, MaxBytes: 1 << 20,
 		Context: ctx, Goroutines: wg, Grant: func() *policy.Grant { return nil }, Tell: func(*jsonrpc.Message) {},
-	})
+	}}
 	u := newUpstreamConn(&surroundings{
 		client: side, clientReady: ready, subscriptions: new(listen.Subscriptions), sessionLists: known,
 		session: "alone", sessionLog: slog.New(slog.DiscardHandler), sessionCtx: ctx, began: time.Now(), wg: wg,
