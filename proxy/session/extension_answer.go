@@ -11,7 +11,7 @@ import (
 
 // ofExtension returns the answer to a request of an extension with the client's own id, wherever it has
 // ours as a subscription id.
-func (s *session) ofExtension(c *call, answer *jsonrpc.Message) *jsonrpc.Message {
+func (c *call) ofExtension(answer *jsonrpc.Message) *jsonrpc.Message {
 	r := c.request
 	if r.seeks {
 		answer = r.searched(c.conn, answer)

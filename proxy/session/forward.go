@@ -139,7 +139,7 @@ func (c *call) answered(answer *jsonrpc.Message) {
 		answer = &jsonrpc.Message{ID: c.ID, Error: r.fallback}
 	}
 	if r.extension {
-		answer = s.ofExtension(c, answer)
+		answer = c.ofExtension(answer)
 	}
 	if !s.take(r) {
 		s.drop("late answer", answer)

@@ -177,7 +177,7 @@ func (s *session) byListed(r *request) *jsonrpc.Error {
 		return jsonrpc.InvalidParams(r.notes.Err(mcp.Key).Error())
 	case !ok:
 		return jsonrpc.InvalidParams(mcp.Missing(l.key).Error())
-	case !l.allows(r), l == &eventsList && !s.mayDeliver(r):
+	case !l.allows(r), l == &eventsList && !r.mayDeliver():
 		s.noteDenial(r, "")
 		return jsonrpc.MethodNotFound(r.Method)
 	case l == &skillsList:
@@ -220,7 +220,7 @@ func (s *session) byListed(r *request) *jsonrpc.Error {
 }
 
 // mayDeliver reports whether a policy allows the URL to which a server is to send events.
-func (s *session) mayDeliver(r *request) bool {
+func (r *request) mayDeliver() bool {
 	if r.grant == nil || r.Method != mcp.MethodEventsSubscribe {
 		return true
 	}

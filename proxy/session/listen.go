@@ -31,7 +31,7 @@ func (s *session) subscribe(r *request) *jsonrpc.Error {
 	if !s.keep(r, listen.Size(uri, params)) {
 		return jsonrpc.Overloaded("")
 	}
-	s.whenAnswered(r, func(answer *jsonrpc.Message) {
+	r.whenAnswered(func(answer *jsonrpc.Message) {
 		if answer.Error == nil && r.sent != nil {
 			s.resourceSubs.Add(uri, r.sent.conn, params)
 		}
@@ -45,7 +45,7 @@ func (s *session) unsubscribe(r *request) *jsonrpc.Error {
 		return jsonrpc.InvalidParams(err.Error())
 	}
 	uri, _ := r.notes.Text(mcp.Key)
-	s.whenAnswered(r, func(answer *jsonrpc.Message) {
+	r.whenAnswered(func(answer *jsonrpc.Message) {
 		if answer.Error == nil {
 			s.resourceSubs.Take(uri) // one that was not answered yet when this request came
 		}

@@ -24,9 +24,9 @@ func (s *session) callTool(r *request) *jsonrpc.Error {
 	}
 	switch {
 	case r.era == mcp.Modern && r.tasks:
-		s.whenAnswered(r, func(answer *jsonrpc.Message) { s.modernTaskCreated(r, answer) })
+		r.whenAnswered(func(answer *jsonrpc.Message) { s.modernTaskCreated(r, answer) })
 	case r.era == mcp.Legacy && r.notes.Has(mcp.Task):
-		s.whenAnswered(r, func(answer *jsonrpc.Message) { s.taskCreated(r, answer) })
+		r.whenAnswered(func(answer *jsonrpc.Message) { s.taskCreated(r, answer) })
 	}
 	return s.byName(r, catalog.Tools, mcp.Key)
 }

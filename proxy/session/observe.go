@@ -70,7 +70,7 @@ func (s *session) observeBegan() {
 	}
 }
 
-func (s *session) observeEnded(err error) {
+func (s *session) observeEnded() {
 	tell := s.router.Hooks.SessionEnded
 	if tell == nil {
 		return

@@ -37,7 +37,7 @@ func (s *session) readResource(r *request) *jsonrpc.Error {
 	r.retry = isGiven(n.Raw(mcp.Responses)) || isGiven(n.Raw(mcp.RequestState))
 	if uri, ok := n.Text(mcp.Key); ok && r.upstreams.only() == nil {
 		key := r.readerKey(uri)
-		s.whenAnswered(r, func(answer *jsonrpc.Message) { s.readAnswered(r, answer, key, uri) })
+		r.whenAnswered(func(answer *jsonrpc.Message) { s.readAnswered(r, answer, key, uri) })
 	}
 	return s.toOwnerOf(r, mcp.Key)
 }

@@ -129,7 +129,7 @@ func (s *session) setLevel(r *request) *jsonrpc.Error {
 		return bad
 	}
 	if u := r.upstreams.only(); u != nil {
-		s.whenAnswered(r, func(answer *jsonrpc.Message) {
+		r.whenAnswered(func(answer *jsonrpc.Message) {
 			if answer.Error == nil {
 				s.handshake.setLevel(params)
 			}
@@ -211,10 +211,10 @@ func (s *session) cancelled(pr *peer.Request, m *jsonrpc.Message, at jsonrpc.Spa
 	switch {
 	case m == nil:
 		s.observeAnswer(r, s.lastAnswer(r))
-		s.abandon(r, use)
+		r.abandon(use)
 	case call == nil:
 		s.observeAnswer(r, nil)
-		s.abandon(r, use)
+		r.abandon(use)
 	default:
 		s.observeAnswer(r, nil)
 		params := jsonrpc.Replace(m.Params, jsonrpc.Edit{Span: at, With: call.ID.Raw()})

@@ -231,7 +231,7 @@ func (s *session) serve(ctx context.Context) error {
 	force()
 
 	err = jsonrpc.Closed(context.Cause(s.ctx))
-	s.observeEnded(err)
+	s.observeEnded()
 	log := s.log
 	if s.who.Kind == identity.Anonymous && s.router.AnonymousLog != nil {
 		log = s.router.AnonymousLog.With("session", s.id())
@@ -257,7 +257,7 @@ func (s *session) end(force func()) {
 	s.hangUp()
 	for _, pr := range calls {
 		r := pr.Value.(*request)
-		s.abandon(r, r.takeUse())
+		r.abandon(r.takeUse())
 		s.deliver(r, s.lastAnswer(r), r.Answer)
 	}
 }
@@ -309,7 +309,7 @@ func (s *session) endStreams() {
 		if c := r.call(); c != nil {
 			c.giveUp(use, mcp.Cancellation(c.ID, "the session ends"))
 		} else {
-			s.abandon(r, use)
+			r.abandon(use)
 		}
 		s.deliver(r, r.over(r.upstreams), r.Answer)
 	}

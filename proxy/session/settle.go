@@ -60,8 +60,8 @@ func (r *request) stop() (after func(answer *jsonrpc.Message)) {
 	return r.after
 }
 
-// whenAnswered sets the function to call with the answer to r before the client gets it.
-func (s *session) whenAnswered(r *request, fn func(answer *jsonrpc.Message)) {
+// whenAnswered sets the function to call with the answer to the request before the client gets it.
+func (r *request) whenAnswered(fn func(answer *jsonrpc.Message)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.after = fn
@@ -126,7 +126,7 @@ func (c *call) giveUp(use *policy.Use, m *jsonrpc.Message) {
 
 // abandon keeps a request counting for a while if upstreams may still work on it. Subscriptions and
 // handshakes are no work.
-func (s *session) abandon(r *request, use *policy.Use) {
+func (r *request) abandon(use *policy.Use) {
 	switch call := r.Forwarded(); {
 	case r.Method == mcp.MethodListen, r.Method == mcp.MethodInitialize, r.Method == mcp.MethodDiscover:
 		use.End()

@@ -80,7 +80,7 @@ func (s *session) toRunner(r *request, u *upstreamConn, own string, after func(a
 		s.noteDenial(r, "")
 		return unknownTask
 	}
-	s.whenAnswered(r, after)
+	r.whenAnswered(after)
 	s.forward(r, u, catalog.Renaming(r.notes, mcp.Key, func(string) string { return own })...)
 	return nil
 }
