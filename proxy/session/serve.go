@@ -32,7 +32,8 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	if c, ok := c.(interface{ Resumed() string }); ok {
 		s.resumed = c.Resumed()
 	}
-	s.forwarded, s.owner = forwardedBy(c), ownerOf(who, userOf(c))
+	headers, user := forwardedBy(c)
+	s.forwarded, s.owner = headers, ownerOf(who, user)
 	s.subscriptions.Most, s.subscriptions.EarlyBytes, s.subscriptions.AcceptWithin = max(inFlight/4, 1), p.queueBytes(), p.maxStart()
 	s.log = p.logger().With("session", s.key[:8]) // hosts shorten it in the same way
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -77,24 +78,15 @@ func asked(c jsonrpc.Conn) *atomic.Int64 {
 	return n
 }
 
-// A forwarding Conn began with a request that has headers for upstreams. User is a digest of those that
-// say who the user is, "" without any.
-type forwarding interface {
-	Forwarded() (headers *jsonrpc.Forwarded, user string)
-}
-
-func forwardedBy(c jsonrpc.Conn) (headers *jsonrpc.Forwarded) {
-	if c, ok := c.(forwarding); ok {
-		headers, _ = c.Forwarded()
+// forwardedBy returns the headers for upstreams in the request with which c began, nil for none, and a
+// digest of those that say who the user is, "" without any.
+func forwardedBy(c jsonrpc.Conn) (headers *jsonrpc.Forwarded, user string) {
+	if c, ok := c.(interface {
+		Forwarded() (headers *jsonrpc.Forwarded, user string)
+	}); ok {
+		return c.Forwarded()
 	}
-	return headers
-}
-
-func userOf(c jsonrpc.Conn) (user string) {
-	if c, ok := c.(forwarding); ok {
-		_, user = c.Forwarded()
-	}
-	return user
+	return nil, ""
 }
 
 // ownerOf returns who owns what upstreams give to a user of a principal.
@@ -112,14 +104,16 @@ func ownerOf(who *identity.Identity, user string) identity.Principal {
 // ends, open requests are settled with the connection-closed error first. An empty upstream means
 // all; an unknown one ends the session at once.
 func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream string, c jsonrpc.Conn) error {
-	return p.serveWith(ctx, upstream, newSession(p, who, c, p.connectionKey(who, userOf(c)), p.inFlight()))
+	_, user := forwardedBy(c)
+	return p.serveWith(ctx, upstream, newSession(p, who, c, p.connectionKey(who, user), p.inFlight()))
 }
 
 // ServePrincipal is Serve for all modern HTTP clients with the same principal. All messages must
 // have that sender. Its key is always the same in this process, so that hosts keep the principal's
 // state. It allows four times as many requests at a time as the session of one client.
 func (p *Router) ServePrincipal(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
-	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who, userOf(c)), 4*p.inFlight())
+	_, user := forwardedBy(c)
+	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who, user), 4*p.inFlight())
 	s.ofPrincipal, s.conns.forwarded = true, nil // each request has its own
 	return p.serveWith(ctx, upstream, s)
 }
