@@ -79,7 +79,7 @@ type streamState struct {
 	lists.State
 	attempt *attempt // the last one, nil for none
 	dialled bool     // there is a stream
-	reached bool     // the last completed dial reached the host
+	reached bool     // the last completed dial reached the host, whatever dials now
 	rests   bool
 }
 

@@ -168,7 +168,7 @@ func (s *session) follow() {
 	s.upstreams.changing.Lock()
 	defer s.upstreams.changing.Unlock()
 	if added, differs := s.upstreams.followLocked(&s.upstreams.legacy, served); differs {
-		s.announce(added)
+		s.lists.Announce(listsOf(added))
 	}
 	if s.upstreams.modern.Load() != nil {
 		s.upstreams.followLocked(&s.upstreams.modern, served)
@@ -256,17 +256,12 @@ func (s *session) relinked(names []string) {
 	if len(legacy) == 0 {
 		return
 	}
-	s.announce(legacy)
+	s.lists.Announce(listsOf(legacy))
 	for _, u := range legacy {
 		if s.resourceSubs.Of(u) != nil {
 			u.reopenSoon()
 		}
 	}
-}
-
-// announce notifies the client to list again, because of these upstreams or of removed ones.
-func (s *session) announce(conns []*upstreamConn) {
-	s.lists.Announce(listsOf(conns))
 }
 
 // relisted tells the clients whose lists come from the catalog that an upstream lists something

@@ -268,7 +268,7 @@ func (s *session) halfClose() {
 	s.endStreams()
 	for _, c := range s.client.TakeCalls(nil) {
 		c.Value.(*serverRequest).resumeTimers()
-		c.For.Refuse(errClientGone)
+		c.For.Refuse(peer.ErrClientGone)
 	}
 	s.client.Drain(errDrained, math.MaxInt64)
 	s.wg.Go(s.drainTimeout)

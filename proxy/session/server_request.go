@@ -48,7 +48,7 @@ func (s *session) serverRequest(u *upstreamConn, in incoming) {
 	s.client.Wait(1)
 	switch err := s.forwardToClient(in, c, out); {
 	case err == errHalfClosed:
-		in.r.Refuse(errClientGone)
+		in.r.Refuse(peer.ErrClientGone)
 	case err == jsonrpc.ErrFull:
 		in.r.Fail(jsonrpc.Overloaded(u.up.Name))
 	case err != nil: // it was taken back

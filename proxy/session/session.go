@@ -163,9 +163,6 @@ func (s *session) grantOf(from *identity.Identity) *policy.Grant {
 	return s.router.Policies.For(from)
 }
 
-// errClientGone answers a server request that the client can no longer answer.
-var errClientGone = jsonrpc.ConnectionClosed(jsonrpc.CodeConnectionClosed, "", jsonrpc.CauseClientGone, jsonrpc.InFlight)
-
 // sender returns the sender of a message of the client; nil means the session's client. It stores
 // the notes of a request in the message.
 func (s *session) sender(m *jsonrpc.Message) (client, principal string) {

@@ -161,7 +161,7 @@ func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage
 	var t trials
 	for {
 		said, f := st.start(u, ctx)
-		if f == nil || ctx.Err() != nil || st.s.upstreams.of(u.era).only() != u || !u.dialled() {
+		if f == nil || ctx.Err() != nil || st.s.upstreams.of(u.era).only() != u || !u.state().reached {
 			return said, nil
 		}
 		pause, again := t.next(f.Wire)

@@ -214,12 +214,6 @@ func firstIs(said *atomic.Bool) slog.Level {
 	return slog.LevelWarn
 }
 
-// dialled reports whether the host is there. An attempt that something else has begun
-// meanwhile, and that still dials, says nothing about that.
-func (u *upstreamConn) dialled() bool {
-	return u.state().reached
-}
-
 // restsLocked reports whether the upstream rests.
 func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt.rests && !u.closed }
 
