@@ -8,7 +8,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
-	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
 
@@ -66,12 +65,6 @@ func classOf(m *jsonrpc.Message) jsonrpc.Class {
 		return afterInitialize | requests
 	}
 	return afterInitialize
-}
-
-// An idleWatch notes the use of an upstream connection that may rest.
-type idleWatch struct {
-	used      atomic.Int64                 // when it was last in use, by session.now
-	suspended map[catalog.Digest]time.Time // until when it waits for the client's return, by state. Guarded by upstreamConn.mu
 }
 
 // A streamState is the state of an upstream connection at one time.

@@ -35,16 +35,16 @@ func (u *upstreamConn) noteSuspended(result json.RawMessage) {
 	state, ok := jsonrpc.Unquote(raw)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if ok && len(u.idle.suspended) < maxSuspended {
-		put(&u.idle.suspended, sha256.Sum256([]byte(state)), time.Now().Add(suspendedFor))
+	if ok && len(u.suspended) < maxSuspended {
+		put(&u.suspended, sha256.Sum256([]byte(state)), time.Now().Add(suspendedFor))
 	}
 }
 
 // resumedLocked notes that the client returns to a suspended call.
 func (u *upstreamConn) resumedLocked(n *mcp.Notes) {
-	if len(u.idle.suspended) > 0 {
+	if len(u.suspended) > 0 {
 		state, _ := n.Text(mcp.RequestState)
-		delete(u.idle.suspended, sha256.Sum256([]byte(state)))
+		delete(u.suspended, sha256.Sum256([]byte(state)))
 	}
 }
 
@@ -69,7 +69,7 @@ func (u *upstreamConn) lookAt(a *attempt) {
 		u.noteUse()
 	}
 	a.busy = busy
-	idle := u.now() - time.Duration(u.idle.used.Load())
+	idle := u.now() - time.Duration(u.used.Load())
 	if busy || idle < limit {
 		u.subscriptions.WakeDozing(u)
 	}
@@ -97,8 +97,8 @@ func (u *upstreamConn) busyLocked(a *attempt) bool {
 	if calls > 0 && u.lists.IsLazy() {
 		calls -= u.subscriptions.ListsOnly(u)
 	}
-	maps.DeleteFunc(u.idle.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
-	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.idle.suspended) > 0 || u.client.needs(u)
+	maps.DeleteFunc(u.suspended, func(_ catalog.Digest, until time.Time) bool { return time.Now().After(until) })
+	return a.entered.Load() > 0 || calls+requests > 0 || !u.held.isEmpty() || len(u.suspended) > 0 || u.client.needs(u)
 }
 
 // restLocked does what ended does for streams that end otherwise. Its stream is being closed.

@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/internal/observe"
 	"github.com/mcp-proxy/mcp-proxy/internal/peer"
+	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/listen"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 )
@@ -117,17 +118,19 @@ type upstreamConn struct {
 
 	minted atomic.Int64 // last id; never reused, so that a late answer settles no other call
 
+	used atomic.Int64 // when it was last in use, by session.now; only if it may rest
+
 	// Each has its own lock.
 	held      heldBack  // messages for a client that is not ready
 	abandoned abandoned // requests that still count
 
-	mu        sync.Mutex           // guards the fields below and attempts; may be taken with session.mu held, never the other way
-	idle      idleWatch            // see idle.go
-	attempt   *attempt             // the current stream, or the last one
-	reached   bool                 // the last completed dial reached the host
-	closed    bool                 // hung up for good: no new attempt and no new call
-	gone      *jsonrpc.ClosedError // why it is closed; without a cause at the session's end
-	reopening bool                 // reopen is running
+	mu        sync.Mutex                   // guards the fields below and attempts; may be taken with session.mu held, never the other way
+	attempt   *attempt                     // the current stream, or the last one
+	reached   bool                         // the last completed dial reached the host
+	closed    bool                         // hung up for good: no new attempt and no new call
+	gone      *jsonrpc.ClosedError         // why it is closed; without a cause at the session's end
+	reopening bool                         // reopenSoon is waiting
+	suspended map[catalog.Digest]time.Time // until when it waits for the client's return, by state; see idle.go
 }
 
 func newUpstreamConn(of *surroundings, era mcp.Era, up *Upstream) *upstreamConn {
@@ -220,7 +223,7 @@ func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt
 // noteUse notes that the upstream is in use.
 func (u *upstreamConn) noteUse() {
 	if u.up.IdleStop > 0 {
-		u.idle.used.Store(int64(u.now()))
+		u.used.Store(int64(u.now()))
 	}
 }
 
