@@ -158,15 +158,15 @@ func TestOneOfSeveralCannotStart(t *testing.T) {
 
 // A start that may help is tried again, at most twice; waiting for a back-off does not count as a
 // start.
-func TestTrials(t *testing.T) {
+func TestFailedStarts(t *testing.T) {
 	wire := func(retryable bool, event string) []byte {
 		return fmt.Appendf(nil, `{"code":-32603,"message":"m","data":{"reason":"connection_closed","retryable":%v,"event":%q}}`, retryable, event)
 	}
-	var lasting trials
+	var lasting failedStarts
 	if _, again := lasting.next(wire(false, "a")); again {
 		t.Error("tried again though it is not retryable")
 	}
-	var t2 trials
+	var t2 failedStarts
 	for i, step := range []struct {
 		event string
 		pause time.Duration
@@ -176,7 +176,7 @@ func TestTrials(t *testing.T) {
 			t.Errorf("step %d: %v %v", i, pause, again)
 		}
 	}
-	var nameless trials
+	var nameless failedStarts
 	_, first := nameless.next(wire(true, ""))
 	if _, second := nameless.next(wire(true, "")); !first || second {
 		t.Error("without events:", first, second)

@@ -158,13 +158,13 @@ func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
 // insist starts one upstream. It starts a sole one again if that may help: nobody else can
 // answer.
 func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage, *lists.Failure) {
-	var t trials
+	var before failedStarts
 	for {
 		said, f := st.start(u, ctx)
 		if f == nil || ctx.Err() != nil || st.s.upstreams.of(u.era).only() != u || !u.state().reached {
 			return said, nil
 		}
-		pause, again := t.next(f.Wire)
+		pause, again := before.next(f.Wire)
 		if deadline, _ := ctx.Deadline(); !again || time.Until(deadline) <= pause {
 			return nil, f
 		}
@@ -176,14 +176,14 @@ func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage
 	}
 }
 
-// trials are the starts of a sole upstream that failed within one wait.
-type trials struct {
-	failed int
-	event  string // of the last one
+// failedStarts are the starts of a sole upstream that failed within one wait.
+type failedStarts struct {
+	count int
+	event string // of the last one
 }
 
 const (
-	maxTrials = 2
+	maxFailed = 2
 
 	// lookAgain is how often a start is tried while the host waits before the next one.
 	lookAgain = 250 * time.Millisecond
@@ -192,12 +192,12 @@ const (
 // next reports whether another start may help after one that failed, and after what pause.
 // If the event is that of the last failure there was no start: the host waits before the
 // next one.
-func (t *trials) next(wire json.RawMessage) (pause time.Duration, again bool) {
+func (f *failedStarts) next(wire json.RawMessage) (pause time.Duration, again bool) {
 	data := jsonrpc.ReadErrorData(wire)
-	if data.Event != "" && data.Event == t.event {
+	if data.Event != "" && data.Event == f.event {
 		return lookAgain, true
 	}
-	t.event = data.Event
-	t.failed++
-	return 0, data.Retryable && t.failed < maxTrials
+	f.event = data.Event
+	f.count++
+	return 0, data.Retryable && f.count < maxFailed
 }
