@@ -41,14 +41,6 @@ func (s *session) needs(u *upstreamConn) bool {
 
 func (s *session) isSole(u *upstreamConn) bool { return s.upstreams.of(u.era).only() == u }
 
-func (s *session) try(k lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking {
-	return s.router.try(k, up, capabilities)
-}
-
-func (s *session) renew(k lists.Key, up *Upstream, capabilities json.RawMessage) {
-	s.router.renew(k, up, capabilities)
-}
-
 // handle passes a request or notification of an upstream to the client.
 func (s *session) handle(u *upstreamConn, in incoming) {
 	switch {

@@ -52,7 +52,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 	s.conns = surroundings{
 		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions, sessionLists: &s.lists,
 		session: s.id(), sessionLog: s.log, sessionCtx: s.ctx, began: s.began, wg: &s.wg,
-		forwarded: s.forwarded, hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
+		forwarded: s.forwarded, try: p.try, renew: p.renew, hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
 	}
 	s.upstreams.s = s
 	s.resourceSubs.Kept = &s.kept

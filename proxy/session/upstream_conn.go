@@ -51,10 +51,6 @@ type clientSide interface {
 
 	// drop counts a message without a receiver.
 	drop(reason string, m *jsonrpc.Message)
-
-	// try and renew are as in [lists.Server].
-	try(k lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking
-	renew(k lists.Key, up *Upstream, capabilities json.RawMessage)
 }
 
 // surroundings are what all upstream connections of a session have in common. They are static.
@@ -71,6 +67,10 @@ type surroundings struct {
 	wg         *sync.WaitGroup // of its goroutines
 
 	forwarded *jsonrpc.Forwarded // headers of the client for what has none of its own; nil for none
+
+	// As in [lists.Server]: trials are of the router.
+	try   func(k lists.Key, up *Upstream, capabilities json.RawMessage) *lists.Asking
+	renew func(k lists.Key, up *Upstream, capabilities json.RawMessage)
 
 	hooks    *observe.Hooks
 	limited  bool // there are policies: abandoned requests count

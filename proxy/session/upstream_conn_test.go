@@ -23,7 +23,6 @@ import (
 
 // A fakeClientSide is a session without anything but an upstream connection.
 type fakeClientSide struct {
-	clientSide
 	t       *testing.T
 	needed  atomic.Bool
 	servers []*party // one for each stream

@@ -47,12 +47,12 @@ func (u *upstreamConn) ListChanged(k catalog.Kind) { u.subscriptions.Changed(u, 
 
 // Try begins a trial of the upstream for an entry of the catalog.
 func (u *upstreamConn) Try(k lists.Key, capabilities json.RawMessage) *lists.Asking {
-	return u.client.try(k, u.up, capabilities)
+	return u.try(k, u.up, capabilities)
 }
 
 // Renew begins a trial because the upstream has changed a list.
 func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
-	u.client.renew(k, u.up, capabilities)
+	u.renew(k, u.up, capabilities)
 }
 
 // discover asks an upstream for its description and stores it. It returns nil if there is no usable
