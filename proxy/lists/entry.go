@@ -92,28 +92,15 @@ func (e *Entry) NewList(k catalog.Kind, era mcp.Era, all *catalog.Collection, al
 	if era == mcp.Modern && !all.Caching.Public() && !e.Translated {
 		return nil
 	}
-	page := append([]byte(`{"`), k.Member()...)
-	page = append(page, `":[`...)
-	page = append(append(page, bytes.Join(rawsOf(all.Elements), []byte{','})...), ']')
-	rest := all.Rest
+	members := []jsonrpc.Value{{Key: k.Member(), Text: jsonrpc.Array(all.Elements)}}
 	if era == mcp.Modern {
-		rest = append(all.Caching.Members(), rest...)
+		members = append(members, all.Caching.Members()...)
 	}
-	for _, m := range rest {
-		page = append(append(append(append(page, ','), jsonrpc.Quote(m.Key)...), ':'), m.Text...)
-	}
-	l, err := readList(k, era, append(page, '}'), allows)
+	l, err := readList(k, era, jsonrpc.Set(nil, append(members, all.Rest...)...), allows)
 	if err != nil { // impossible for what was collected
 		return nil
 	}
 	return l
-}
-
-func rawsOf(elements []json.RawMessage) (raws [][]byte) {
-	for _, e := range elements {
-		raws = append(raws, e)
-	}
-	return raws
 }
 
 // readList returns the list in a page.
