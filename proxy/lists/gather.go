@@ -53,9 +53,10 @@ func ForEach(ctx context.Context, upstreams []*Upstream, ask func(ctx context.Co
 	wg.Wait()
 }
 
-// Gather asks the upstreams that want accepts for their part of a list, at once. It returns what each
-// has said, or why it has not. Together they have the list timeout; a sole one, for which nobody else waits, as long as ctx. Those that were late once are
-// asked only if no other can answer; then one answer is enough.
+// Gather asks the upstreams that want accepts, nil for all, for their part of a list, at once. It
+// returns what each of them said, or why it said nothing. Together they have the list timeout; a sole
+// one has as long as ctx, because no other waits for it. Gather asks those that were late before only
+// if no other can answer; then one answer is enough.
 func Gather[T any](ctx context.Context, upstreams []*Upstream, method string, want func(i int) bool,
 	ask func(ctx context.Context, i int) (T, *Failure)) (said []T, failed []*Failure) {
 	said, failed = make([]T, len(upstreams)), make([]*Failure, len(upstreams))
@@ -71,7 +72,7 @@ func Gather[T any](ctx context.Context, upstreams []*Upstream, method string, wa
 	var prompt, tardy []int
 	for i, u := range upstreams {
 		switch {
-		case !want(i):
+		case want != nil && !want(i):
 		case u.IsLate(method):
 			tardy = append(tardy, i)
 			failed[i] = u.lateFailure()

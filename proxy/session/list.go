@@ -38,18 +38,18 @@ func (r *request) readList() (cursor, meta json.RawMessage, err error) {
 // listAnew asks the upstreams for their lists and merges them. One that is dead or late is
 // left out. If no upstream could list anything, the answer is an error, never an empty list.
 func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, who lists.Client) {
-	listings, caching, failure := s.listAll(ctx, r.era, k, who)
+	m := s.listAll(ctx, r.era, k, who)
 	if r.era == mcp.Legacy {
 		s.lists.Answered(k)
 	}
 	if ctx.Err() != nil { // nobody wants to know
 		return
 	}
-	if failure != nil {
-		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failure.Wire})
+	if m.failure != nil && !m.offered {
+		s.settle(r, &jsonrpc.Message{ID: r.ID, Error: m.failure.Wire})
 		return
 	}
-	merged, clashes := catalog.Merge(listings)
+	merged, clashes := catalog.Merge(m.listings)
 	for _, name := range clashes {
 		if s.router.memory.WarnOnce("clash " + k.Member() + name) {
 			s.log.Warn("listed by two upstreams: the first one in the config answers", k.Key(), name)
@@ -60,19 +60,18 @@ func (s *session) listAnew(ctx context.Context, r *request, k catalog.Kind, who 
 			merged.Sign(s.router.serverInfo())
 		}
 		if s.router.Policies.Differ() {
-			caching.Private()
+			m.caching.Private()
 		}
-		merged.Say(caching)
+		merged.Say(m.caching)
 	}
 	s.settle(r, jsonrpc.NewResult(r.ID, merged.Result(k)))
 }
 
 var unknownCursor = jsonrpc.InvalidParams("unknown cursor")
 
-// listAll returns what each upstream that offers the kind lists, in config order, and how
-// all of it may be kept; or, if none could list, the first failure. Upstreams that are not
-// known yet have failed, but if no other answers it waits for them, too.
-func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who lists.Client) ([]catalog.Listing, catalog.Caching, *lists.Failure) {
+// listAll returns what the upstreams list together; nil if ctx ends first. Upstreams that are not known
+// yet have failed, but if no other answers, listAll waits for them, too.
+func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who lists.Client) *merging {
 	patience, cancel := context.WithTimeout(ctx, s.router.listTimeout())
 	defer cancel()
 	for {
@@ -81,39 +80,32 @@ func (s *session) listAll(ctx context.Context, era mcp.Era, k catalog.Kind, who 
 			asOf = s.lists.Want(k)
 		}
 		set := s.upstreams.of(era).visibleTo(who.Grant) // after that: what is announced later may not be in it
-		found, failed := lists.Gather(ctx, listsOf(set.conns), k.Method(), all,
+		found, failed := lists.Gather(ctx, listsOf(set.conns), k.Method(), nil,
 			func(ctx context.Context, i int) (*catalog.Listing, *lists.Failure) {
 				return set.conns[i].lists.List(ctx, k, who)
 			})
 		if ctx.Err() != nil {
-			return nil, catalog.Caching{}, nil // cancelled: nobody wants to know
+			return nil
 		}
 		m := s.mergeParts(set, k, who, asOf, found, failed)
 		if m.answered || set.settled {
-			return m.result()
+			return m
 		}
 		select {
 		case <-set.replaced:
 		case <-patience.Done():
-			return m.result()
+			return m
 		}
 	}
 }
 
 // A merging is what upstreams list together.
 type merging struct {
-	listings []catalog.Listing
-	caching  catalog.Caching
-	failure  *lists.Failure // the first
-	offered  bool           // somebody has such a list
-	answered bool           // somebody could say
-}
-
-func (m *merging) result() ([]catalog.Listing, catalog.Caching, *lists.Failure) {
-	if m.failure != nil && !m.offered {
-		return nil, catalog.Caching{}, m.failure
-	}
-	return m.listings, m.caching, nil
+	listings []catalog.Listing // of the upstreams that offer the kind, in the order of the configuration
+	caching  catalog.Caching   // of all of it
+	failure  *lists.Failure    // the first; nil for none
+	offered  bool              // an upstream has such a list
+	answered bool              // an upstream could say
 }
 
 // mergeParts puts together what upstreams said. For one that is still starting it takes
@@ -161,5 +153,3 @@ func (m *merging) failed(f *lists.Failure) {
 		m.failure = f
 	}
 }
-
-func all(int) bool { return true }
