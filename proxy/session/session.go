@@ -102,15 +102,6 @@ const (
 	maxToken      = 1 << 10  // of a progress token, which is kept until the answer
 )
 
-// reserve counts bytes of requests that the session keeps, and returns false if there are too many.
-func (s *session) reserve(bytes int) bool {
-	if s.kept.Add(int64(bytes)) <= maxKept {
-		return true
-	}
-	s.kept.Add(-int64(bytes))
-	return false
-}
-
 // A goneError is the end of the client's connection by the client.
 type goneError struct{ err error }
 

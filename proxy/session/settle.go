@@ -95,11 +95,12 @@ func (s *session) keep(r *request, bytes int) bool {
 	if more <= 0 || !r.Open() { // release has been called, or will not free more
 		return true
 	}
-	ok := s.reserve(more)
-	if ok {
-		r.kept = bytes
+	if s.kept.Add(int64(more)) > maxKept {
+		s.kept.Add(-int64(more))
+		return false
 	}
-	return ok
+	r.kept = bytes
+	return true
 }
 
 // release undoes keep.

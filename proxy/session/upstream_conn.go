@@ -208,15 +208,6 @@ func (u *upstreamConn) hangUp(cause jsonrpc.Cause) {
 	a.peer.Finish(nil, within)
 }
 
-// firstIs returns the log level of an event that is worth one warning for each start of the
-// upstream. said is set once it was logged.
-func firstIs(said *atomic.Bool) slog.Level {
-	if said.Swap(true) {
-		return slog.LevelDebug
-	}
-	return slog.LevelWarn
-}
-
 // restsLocked reports whether the upstream rests.
 func (u *upstreamConn) restsLocked() bool { return u.attempt != nil && u.attempt.rests && !u.closed }
 

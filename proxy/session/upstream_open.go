@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -67,9 +68,14 @@ func (u *upstreamConn) newAttempt() *attempt {
 // never stops for it.
 const maxQueue = 8192
 
-// queueFull logs a message that was dropped because the queue was full.
+// queueFull logs a message that was dropped because the queue was full, with one warning for each start
+// of the upstream.
 func (u *upstreamConn) queueFull(m *jsonrpc.Message) {
-	u.log.Log(u.ctx, firstIs(&u.dropLogged), "message dropped: the upstream does not read", "method", m.Method)
+	level := slog.LevelDebug
+	if !u.dropLogged.Swap(true) {
+		level = slog.LevelWarn
+	}
+	u.log.Log(u.ctx, level, "message dropped: the upstream does not read", "method", m.Method)
 }
 
 // answeredLate ends the count of an abandoned call.
