@@ -140,7 +140,7 @@ func (p *Router) serveLocked(c *configured) {
 func (sets *upstreamSets) hold(c *configured) {
 	set := &upstreamSet{configured: c, s: sets.s, era: mcp.Legacy, replaced: make(chan struct{})}
 	for i := range c.upstreams {
-		set.conns = append(set.conns, newUpstreamConn(&sets.s.conns, set.era, &c.upstreams[i]))
+		set.conns = append(set.conns, newUpstreamConn(&sets.s.surroundings, set.era, &c.upstreams[i]))
 	}
 	sets.legacy.Store(set)
 }
@@ -191,7 +191,7 @@ func (sets *upstreamSets) followLocked(at *atomic.Pointer[upstreamSet], served *
 		if u != nil && u.serves(up) {
 			delete(gone, up.Name)
 		} else {
-			u = newUpstreamConn(&sets.s.conns, next.era, up)
+			u = newUpstreamConn(&sets.s.surroundings, next.era, up)
 			added = append(added, u)
 		}
 		next.conns = append(next.conns, u)

@@ -156,7 +156,7 @@ func (s *session) begin(pr *peer.Request) {
 		r.bad = r.overlong()
 	}
 	if r.forwarded = pr.Message.Forwarded; r.forwarded == nil {
-		r.forwarded = s.conns.forwarded
+		r.forwarded = s.surroundings.forwarded
 	}
 	s.router.Changing.RLock()
 	r.grant = s.grantOf(pr.Message.From)

@@ -49,7 +49,7 @@ func newSession(p *Router, who *identity.Identity, c jsonrpc.Conn, key string, i
 		Memory: &p.memory, Catalog: &p.Catalog, CatalogAge: p.CatalogAge, ListTimeout: p.listTimeout(), MaxBytes: p.queueBytes(),
 		Context: s.ctx, Goroutines: &s.wg, Grant: s.grant, Tell: s.tell,
 	}
-	s.conns = surroundings{
+	s.surroundings = surroundings{
 		client: s, clientReady: &s.handshake.ready, subscriptions: &s.subscriptions, sessionLists: &s.lists,
 		session: s.id(), sessionLog: s.log, sessionCtx: s.ctx, began: s.began, wg: &s.wg,
 		forwarded: s.forwarded, try: p.try, renew: p.renew, hooks: &p.Hooks, limited: p.Policies != nil, maxBytes: p.queueBytes(),
@@ -114,7 +114,7 @@ func (p *Router) Serve(ctx context.Context, who *identity.Identity, upstream str
 func (p *Router) ServePrincipal(ctx context.Context, who identity.Principal, upstream string, c jsonrpc.Conn) error {
 	_, user := forwardedBy(c)
 	s := newSession(p, &identity.Identity{Principal: who}, c, p.principalKey(upstream, who, user), 4*p.inFlight())
-	s.ofPrincipal, s.conns.forwarded = true, nil // each request has its own
+	s.ofPrincipal, s.surroundings.forwarded = true, nil // each request has its own
 	return p.serveWith(ctx, upstream, s)
 }
 

@@ -37,8 +37,8 @@ type session struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	began time.Time
-	conns surroundings // of its upstream connections
+	began        time.Time
+	surroundings surroundings // of its upstream connections
 	clientIdentity
 	forwarded *jsonrpc.Forwarded // headers of the request that began the session; nil for none
 	owner     identity.Principal // of tasks and states; users that headers tell apart are different ones

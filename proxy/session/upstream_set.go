@@ -98,7 +98,7 @@ func (sets *upstreamSets) of(era mcp.Era) *upstreamSet {
 	legacy := sets.legacy.Load()
 	set := &upstreamSet{configured: legacy.configured, s: sets.s, era: era, replaced: make(chan struct{})}
 	for _, u := range legacy.conns {
-		set.conns = append(set.conns, newUpstreamConn(&sets.s.conns, era, u.up))
+		set.conns = append(set.conns, newUpstreamConn(&sets.s.surroundings, era, u.up))
 	}
 	sets.modern.Store(set)
 	return set
