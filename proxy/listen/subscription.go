@@ -52,14 +52,6 @@ const (
 	debounce = 50 * time.Millisecond
 )
 
-func newSubscription(subs *Subscriptions, id jsonrpc.ID, want mcp.Filter, meta json.RawMessage, client Client) *Subscription {
-	over := make(chan struct{})
-	return &Subscription{
-		subs: subs, client: client, id: id, want: want, meta: meta,
-		over: over, end: sync.OnceFunc(func() { close(over) }), poked: make(chan struct{}, 1), passed: make(chan struct{}),
-	}
-}
-
 // poke wakes Run. It does not wait.
 func (sub *Subscription) poke() {
 	select {

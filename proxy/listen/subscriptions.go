@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
@@ -15,7 +16,11 @@ import (
 // Begin returns a new subscription; nil if there is no room for it. The caller must call Run or
 // Forget. The meta is copied into the requests to upstreams.
 func (subs *Subscriptions) Begin(id jsonrpc.ID, want mcp.Filter, meta json.RawMessage, client Client) *Subscription {
-	sub := newSubscription(subs, id, want, meta, client)
+	over := make(chan struct{})
+	sub := &Subscription{
+		subs: subs, client: client, id: id, want: want, meta: meta,
+		over: over, end: sync.OnceFunc(func() { close(over) }), poked: make(chan struct{}, 1), passed: make(chan struct{}),
+	}
 	subs.mu.Lock()
 	defer subs.mu.Unlock()
 	if len(subs.open) >= subs.Most {
