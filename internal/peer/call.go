@@ -22,8 +22,9 @@ type Call struct {
 	Owner   any        // its owner, if several share the Peer; see [Request.Mark]
 	Value   any        // the owner's
 
-	// Passes is whether whoever sends the response may handle it ([jsonrpc.Direct]) while there is room
-	// for the answer to the request that it serves. Then Passed is true, and Done must not wait.
+	// Passes allows the goroutine that sends the response to handle it ([jsonrpc.Direct]) while there is
+	// room for the answer to the request that the call serves. Then Passed is true, and Done must not
+	// wait.
 	Passes bool
 	Passed bool // set before Done is called
 

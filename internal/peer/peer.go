@@ -90,9 +90,9 @@ func (p *Peer) ready() {
 	}
 }
 
-// receiveNow is receive in the goroutine of whoever has sent m, who does not read or write for others
-// meanwhile. It returns false if it might have to wait: any function may, unless Ready has waited for it,
-// and Done of a call that does not pass.
+// receiveNow is receive in the goroutine that has sent m, which reads and writes for nobody else
+// meanwhile. It does nothing and returns false if it might have to wait, as any function of the Options
+// may for which Ready has not waited, and Done of a call that does not pass.
 func (p *Peer) receiveNow(m *jsonrpc.Message) bool {
 	switch {
 	case m.Batch != nil:

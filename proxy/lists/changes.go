@@ -14,7 +14,7 @@ import (
 // must stay well under the 100 ms that clients are promised.
 const debounce = 50 * time.Millisecond
 
-// Promise notes of which lists the client was told that it will hear of changes.
+// Promise notes the lists for which initialize has promised the client a list_changed.
 func (s *Session) Promise(lists [catalog.Kinds]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,18 +42,17 @@ func (s *Session) Showed(u *Upstream, k catalog.Kind, digest catalog.Digest, asO
 	}
 }
 
-// Answered notes that the client has seen a list, or that there is none: whoever comes
-// later is a change.
+// Answered notes that the client has seen a list, or that there is none. An upstream that lists
+// something later is a change.
 func (s *Session) Answered(k catalog.Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shown[k] = true
 }
 
-// Announce tells the client that the lists which it has asked for are to be asked for
-// again, because of these upstreams or of some that are gone: once for each kind,
-// however many they are. Until the client has listed, a start of these upstreams is
-// no news.
+// Announce tells the client to ask again for the lists that it has asked for, because of these
+// upstreams, or of some that are gone: once for each kind, however many upstreams there are. Until the
+// client has listed, it is not told when these upstreams start.
 func (s *Session) Announce(upstreams []*Upstream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

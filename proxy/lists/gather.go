@@ -10,10 +10,10 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
-// Nobody waits twice. An upstream that was once not there in time holds up no later initialize or
-// list that another one can answer, until it has answered. Then clients hear of it by list_changed.
+// After one timeout, initialize and lists skip an upstream that others can stand in for, until it
+// answers. Then clients get a list_changed.
 
-// Starts means the start of an upstream, in each era, where methods are meant.
+// Starts stands for the start of an upstream, in either era, where a method is expected.
 const Starts = mcp.MethodInitialize
 
 // IsLate reports whether requests with a method skip the upstream while another one can answer. An
@@ -128,8 +128,9 @@ func Refresh(ctx context.Context, upstreams []*Upstream, who Client, ks ...catal
 	})
 }
 
-// StandIn returns what a merged list has in the place of an upstream with a failure: if it is late and
-// starts, what anybody has seen of it last; nil for nothing. The client hears of the upstream later.
+// StandIn returns what a merged list has in place of an upstream that failed: if it is still starting,
+// the list that any session saw last; else nil. A late upstream is listed again later, and the client
+// gets a list_changed then.
 func (u *Upstream) StandIn(k catalog.Kind, who Client, f *Failure) *catalog.Listing {
 	if !f.late {
 		return nil
@@ -152,8 +153,9 @@ func (u *Upstream) StandIn(k catalog.Kind, who Client, f *Failure) *catalog.List
 	return u.Visible(who, k, li)
 }
 
-// missed makes the client hear later of the upstream, which is missing in a list since it was late.
-// When it has started, Returned tells.
+// missed makes sure that the client gets a list_changed when the upstream, which was too late for a
+// list, can be listed. An upstream of the legacy era that still starts needs nothing: Returned tells
+// the client.
 func (u *Upstream) missed(k catalog.Kind, who Client, f *Failure) {
 	if u.IsIdle() {
 		u.Try(who) // after which Relisted tells
@@ -175,9 +177,9 @@ func (u *Upstream) owe(k catalog.Kind, who Client) {
 	put(&u.behind, k, who)
 }
 
-// Heard notes that the upstream has answered something, for the first time on its stream or not. It
-// may answer now what it was too late for before: it is asked for the lists that a client has seen
-// without it. Heard does not wait.
+// Heard notes that the upstream has answered something; first says whether it is the first answer on
+// its stream. Heard begins to ask it for the lists that a client has seen without it, because it may
+// be in time now. It does not wait.
 func (u *Upstream) Heard(first bool) {
 	if first {
 		u.of.Memory.NoteInTime(u.Name, Starts)

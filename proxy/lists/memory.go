@@ -30,8 +30,8 @@ type tableKey struct {
 	caps     catalog.Digest // of the capabilities; zero in the legacy era
 }
 
-// A lateKey is what an upstream was late for: a method, among them starts. The
-// upstream is "" for those that are not known yet.
+// A lateKey is a method for which an upstream was late, or Starts. The upstream is "" for all that are
+// not known yet.
 type lateKey struct{ upstream, method string }
 
 // table returns the table last seen by any session, nil if there is none.

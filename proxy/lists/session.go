@@ -22,7 +22,7 @@ type Session struct {
 	client atomic.Pointer[legacyClient] // nil before initialize
 
 	mu        sync.Mutex          // guards the fields below and Upstream.shown; nothing else is locked under it
-	promised  [catalog.Kinds]bool // the client was told by initialize that it will hear of changes
+	promised  [catalog.Kinds]bool // initialize has promised the client a list_changed for them
 	wanted    [catalog.Kinds]bool // which lists the client has asked for
 	shown     [catalog.Kinds]bool // which of them it has seen
 	held      [catalog.Kinds]bool // list_changed that are held back

@@ -51,9 +51,9 @@ type Forward struct {
 	Once     bool // it goes with the handshake of a WebSocket, and so with all requests there
 }
 
-// forwarded returns the headers that the upstream gets out of those that came from the client, nil for
-// none: those that say who the user is, and those of a WebSocket, with its stream, the others with each
-// message.
+// forwarded returns those of the client's headers that the upstream gets, nil for none. Headers that say
+// who the user is, and those of the handshake of a WebSocket, go with the stream; the others go with
+// each message.
 func (u *Upstream) forwarded(came *jsonrpc.Forwarded, stream bool) (to map[string][]string) {
 	if came == nil {
 		return nil

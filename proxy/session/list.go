@@ -108,8 +108,8 @@ type merging struct {
 	answered bool              // an upstream could say
 }
 
-// mergeParts puts together what upstreams said. For one that is still starting it takes
-// what anybody has seen of it last.
+// mergeParts puts together what upstreams said. For one that is still starting it takes the list that
+// any session saw last.
 func (s *session) mergeParts(set *upstreamSet, k catalog.Kind, who lists.Client, asOf int, found []*catalog.Listing, failed []*lists.Failure) *merging {
 	m := new(merging)
 	for i, u := range set.conns {

@@ -22,11 +22,10 @@ func (p *Router) startTimeout(u *Upstream) time.Duration {
 	return min(cmp.Or(u.StartTimeout, 30*time.Second), p.maxStart())
 }
 
-// startAll starts all upstreams at once, also those that become known meanwhile, and waits
-// for each as long as that may hold the client. It returns what those said that were in
-// time. Those that were late before are waited for only if no other says anything; then
-// one is enough. Those that c's client does not see are left alone. The failure says why a
-// sole upstream cannot be started.
+// startAll starts all upstreams that the client of r may see, at once, and those that become known
+// meanwhile. It waits for each within its startTimeout, and returns what those said that were in time.
+// It waits for upstreams that were late before only if no other says anything; then one is enough. The
+// failure says why a sole upstream cannot be started.
 func (s *session) startAll(ctx context.Context, r *request, method string, start starter) (map[*upstreamConn]json.RawMessage, *lists.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, s.router.maxStart())
 	defer cancel()
@@ -62,8 +61,8 @@ func (s *session) startAll(ctx context.Context, r *request, method string, start
 	}
 }
 
-// A starter starts an upstream. It returns what that says of itself, nil for nothing, and
-// why it did not start, nil if it may start still.
+// A starter starts an upstream. It returns the upstream's description, nil for none, and why it did not
+// start, nil if it may still start.
 type starter func(*upstreamConn, context.Context) (json.RawMessage, *lists.Failure)
 
 // A startup is the upstreams that startAll starts.
@@ -71,7 +70,7 @@ type startup struct {
 	s       *session
 	method  string // that they answer
 	start   starter
-	begun   map[*upstreamConn]bool // started; true: and waited for
+	begun   map[*upstreamConn]bool // has all that were started; true for those that are waited for
 	answers chan started           // to startAll, while it waits; never closed
 	open    int                    // waited for, and have not answered yet
 	tardy   int                    // likewise, of those that were late before
@@ -79,7 +78,7 @@ type startup struct {
 	failed  map[*upstreamConn]*lists.Failure
 }
 
-// A started is what an upstream said, nil for nothing, and why.
+// A started is the result of a starter.
 type started struct {
 	conn   *upstreamConn
 	tardy  bool
@@ -104,8 +103,8 @@ func (st *startup) take(a started) {
 	}
 }
 
-// begin starts the upstreams that were not started yet. It waits for those that were late
-// before only if tardy says so.
+// begin starts the upstreams that were not started yet. Those that were late before are waited for
+// only if tardy is true.
 func (st *startup) begin(ctx context.Context, set *upstreamSet, tardy bool) {
 	for _, u := range set.conns {
 		waits, seen := st.begun[u]
