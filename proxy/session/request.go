@@ -196,6 +196,23 @@ func (r *request) endingError(at jsonrpc.Phase) *jsonrpc.Error {
 	return jsonrpc.ConnectionClosed(code, "", jsonrpc.Cause{}, at)
 }
 
+// servedKey is the key of a request in a ctx.
+type servedKey struct{}
+
+// in returns ctx for the calls of the session's own that serve r. They pass on its trace and headers.
+func (r *request) in(ctx context.Context) context.Context {
+	if r.trace == nil && r.forwarded == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, servedKey{}, r)
+}
+
+// servedBy returns the request of a ctx; nil for none, or if it has nothing to pass on.
+func servedBy(ctx context.Context) *request {
+	r, _ := ctx.Value(servedKey{}).(*request)
+	return r
+}
+
 // A handler begins to answer a request of the client, in each era that has its method. It must not
 // wait; session.work runs anything that does. If it returns an error, that is the answer.
 type handler func(*session, *request) *jsonrpc.Error

@@ -71,7 +71,7 @@ func (r *request) whenAnswered(fn func(answer *jsonrpc.Message)) {
 // request. Its ctx ends when the request is cancelled or the session ends. If the request is
 // already over, work returns false and does not run fn.
 func (s *session) work(r *request, fn func(ctx context.Context)) bool {
-	ctx, cancel := context.WithCancel(withForwarded(withTrace(s.ctx, r), r.forwarded))
+	ctx, cancel := context.WithCancel(r.in(s.ctx))
 	r.mu.Lock()
 	r.cancel = cancel
 	r.mu.Unlock()

@@ -27,17 +27,6 @@ func (s *session) arrival(r *request) observe.Arrival {
 	return a
 }
 
-// traceKey is the key of the trace in a ctx.
-type traceKey struct{}
-
-// withTrace returns ctx with the trace of r, for calls that serve r.
-func withTrace(ctx context.Context, r *request) context.Context {
-	if t := r.trace; t != nil {
-		return context.WithValue(ctx, traceKey{}, t)
-	}
-	return ctx
-}
-
 // traced begins the trace of a call whose params have the notes n, within t, or of the session's
 // own if t is nil. It returns the params, and the edits that pass the trace context to the
 // upstream; none if there is no trace.
@@ -86,7 +75,10 @@ func (c *call) own(ctx context.Context, params json.RawMessage) json.RawMessage 
 	if c.conn.hooks.Follower == nil {
 		return params
 	}
-	t, _ := ctx.Value(traceKey{}).(observe.Trace)
+	var t observe.Trace
+	if r := servedBy(ctx); r != nil {
+		t = r.trace
+	}
 	params, edits := c.traced(t, params, mcp.ReadParams(c.Method, params))
 	return jsonrpc.Replace(params, edits...)
 }

@@ -77,27 +77,6 @@ type surroundings struct {
 	maxBytes int  // of a queue
 }
 
-type forwardedKey struct{}
-
-// withForwarded returns ctx with the headers that came with a request, for calls that serve it.
-func withForwarded(ctx context.Context, came *jsonrpc.Forwarded) context.Context {
-	if came == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, forwardedKey{}, came)
-}
-
-// with returns the headers that the upstream gets with a message that serves ctx.
-func (u *upstreamConn) with(ctx context.Context) *jsonrpc.Forwarded {
-	if u.up.Forward == nil {
-		return nil
-	}
-	if came, ok := ctx.Value(forwardedKey{}).(*jsonrpc.Forwarded); ok {
-		return u.up.with(came)
-	}
-	return u.up.with(u.forwarded)
-}
-
 // now is session.now.
 func (of *surroundings) now() time.Duration { return time.Since(of.began) }
 

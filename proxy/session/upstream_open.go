@@ -174,7 +174,7 @@ func (u *upstreamConn) adopt(a *attempt, conn jsonrpc.Conn) error {
 			u.initialized(a, answer)
 		}
 	}
-	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.client.initializeParams()), Forwarded: u.with(u.ctx)})
+	return c.Send(&jsonrpc.Message{Params: c.own(u.ctx, u.client.initializeParams()), Forwarded: u.up.with(u.forwarded)})
 }
 
 // ended marks a as ended before anything of it is settled, so that later requests open another

@@ -83,7 +83,11 @@ func (u *upstreamConn) askFor(ctx context.Context, told func(*jsonrpc.Message), 
 		}
 		answers <- answer
 	}
-	err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params), Forwarded: u.with(ctx)})
+	headers := u.forwarded
+	if r := servedBy(ctx); r != nil {
+		headers = cmp.Or(r.forwarded, headers)
+	}
+	err := c.Send(&jsonrpc.Message{Params: c.own(ctx, params), Forwarded: u.up.with(headers)})
 	a.leave()
 	if err != nil {
 		return jsonrpc.NewError(c.ID, u.unsent(err)), nil
