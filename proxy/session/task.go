@@ -22,12 +22,10 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	if id == "" || c == nil {
 		return
 	}
-	name := s.taskName(c.conn, id)
-	if owners.IsTooLong(name) {
-		c.conn.refuseTask(r.Method, answer)
+	name, ok := s.noteTask(r, c.conn, id, answer)
+	if !ok {
 		return
 	}
-	s.noteTaskOwner(c.conn, id, r.tool)
 	n, _ := c.ID.Int()
 	x := task{ID: name, Own: id, Tool: r.tool, Conn: c.conn, Key: tokenKey{Conn: c.conn, N: n}, Token: c.token, Unfinished: !ended}
 	if ended {
@@ -37,10 +35,17 @@ func (s *session) taskCreated(r *request, answer *jsonrpc.Message) {
 	answer.Result = catalog.Created(answer.Result, name)
 }
 
-// refuseTask replaces an answer by an error, because no client could use the name of its task.
-func (u *upstreamConn) refuseTask(method string, answer *jsonrpc.Message) {
-	u.lists.WarnTooLong(method, "taskId")
-	answer.Result, answer.Error = nil, jsonrpc.InvalidResponse(u.up.Name, `"taskId" `+mcp.ErrTooLong.Error()).Raw()
+// noteTask records that an upstream gave a task to the client, and returns the client's name for it. If
+// that is too long for any client to use, it replaces the answer by an error, and returns false.
+func (s *session) noteTask(r *request, u *upstreamConn, id string, answer *jsonrpc.Message) (name string, ok bool) {
+	name = s.taskName(u, id)
+	if owners.IsTooLong(name) {
+		u.lists.WarnTooLong(r.Method, "taskId")
+		answer.Result, answer.Error = nil, jsonrpc.InvalidResponse(u.up.Name, `"taskId" `+mcp.ErrTooLong.Error()).Raw()
+		return "", false
+	}
+	s.noteTaskOwner(u, id, r.tool)
+	return name, true
 }
 
 // byTask forwards a request about a task to the upstream that runs it.
@@ -246,12 +251,10 @@ func (s *session) modernTaskCreated(r *request, answer *jsonrpc.Message) {
 		return
 	}
 	u := r.sent.conn
-	name := s.taskName(u, id)
-	if owners.IsTooLong(name) {
-		u.refuseTask(r.Method, answer)
+	name, ok := s.noteTask(r, u, id, answer)
+	if !ok {
 		return
 	}
-	s.noteTaskOwner(u, id, r.tool)
 	_, ended := catalog.TaskState(answer.Result)
 	s.tasks.Add(task{ID: name, Own: id, Tool: r.tool, Conn: u, Unfinished: !ended})
 	answer.Result = catalog.GivenBack(answer.Result, name)
