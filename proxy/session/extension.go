@@ -206,14 +206,7 @@ func (set *upstreamSet) introduceAll(ctx context.Context, r *request) (unasked j
 	lists.ForEach(ctx, listsOf(unknown), func(ctx context.Context, i int) {
 		u := unknown[i]
 		var said json.RawMessage
-		var ok bool
-		if said, failed[i], ok = u.lists.Introduce(ctx, who); !ok {
-			if u.era == mcp.Modern {
-				said, failed[i] = u.discover(ctx, who.Meta)
-			} else {
-				said, failed[i] = u.introduced(ctx)
-			}
-		}
+		said, failed[i] = u.describe(ctx, who, who.Meta)
 		if said == nil && failed[i] == nil && lists.TimedOut(ctx) {
 			failed[i] = lists.FailureOf(u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}))
 		}

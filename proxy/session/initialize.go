@@ -8,7 +8,6 @@ import (
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
-	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/policy"
 )
 
@@ -36,13 +35,7 @@ func (s *session) initialize(r *request) *jsonrpc.Error {
 		}
 	}
 	s.work(r, func(ctx context.Context) {
-		introduced := func(u *upstreamConn, ctx context.Context) (json.RawMessage, *lists.Failure) {
-			if said, failed, ok := u.lists.Introduce(ctx, lists.Client{Caps: r.caps, Grant: r.grant}); ok {
-				return said, failed
-			}
-			return u.introduced(ctx)
-		}
-		if _, failed := s.startAll(ctx, r, lists.Starts, introduced); failed != nil {
+		if _, failed := s.startAll(ctx, r); failed != nil {
 			s.handshake.undo()
 			s.hello.Store(nil)
 			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.Wire})
@@ -159,14 +152,8 @@ func (s *session) discover(r *request) *jsonrpc.Error {
 	if err := r.notes.Err(mcp.InMeta, mcp.Token); err != nil {
 		return jsonrpc.InvalidParams(err.Error())
 	}
-	meta := r.notes.Raw(mcp.InMeta)
 	s.work(r, func(ctx context.Context) {
-		said, failed := s.startAll(ctx, r, mcp.MethodDiscover, func(u *upstreamConn, ctx context.Context) (json.RawMessage, *lists.Failure) {
-			if said, failed, ok := u.lists.Introduce(ctx, r.listClient()); ok {
-				return said, failed
-			}
-			return u.discover(ctx, meta)
-		})
+		said, failed := s.startAll(ctx, r)
 		if failed != nil {
 			s.settle(r, &jsonrpc.Message{ID: r.ID, Error: failed.Wire})
 			return

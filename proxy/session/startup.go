@@ -22,14 +22,18 @@ func (p *Router) startTimeout(u *Upstream) time.Duration {
 	return min(cmp.Or(u.StartTimeout, 30*time.Second), p.maxStart())
 }
 
-// startAll starts all upstreams that the client of r may see, at once, and those that become known
-// meanwhile. It waits for each within its startTimeout, and returns what those said that were in time.
+// startAll starts all upstreams that the client may see for r, which is an initialize or a
+// server/discover, at once, and those that become known meanwhile. It waits for each within its startTimeout, and returns what those said that were in time.
 // It waits for upstreams that were late before only if no other says anything; then one is enough. The
 // failure says why a sole upstream cannot be started.
-func (s *session) startAll(ctx context.Context, r *request, method string, start starter) (map[*upstreamConn]json.RawMessage, *lists.Failure) {
+func (s *session) startAll(ctx context.Context, r *request) (map[*upstreamConn]json.RawMessage, *lists.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, s.router.maxStart())
 	defer cancel()
-	st := &startup{s: s, method: method, start: start, begun: make(map[*upstreamConn]bool), answers: make(chan started), results: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*lists.Failure)}
+	st := &startup{
+		s: s, method: r.Method, who: r.listClient(), meta: r.notes.Raw(mcp.InMeta),
+		begun: make(map[*upstreamConn]bool), answers: make(chan started),
+		results: make(map[*upstreamConn]json.RawMessage), failed: make(map[*upstreamConn]*lists.Failure),
+	}
 	var begun *upstreamSet
 	for {
 		set := s.upstreams.of(r.era).visibleTo(r.grant)
@@ -61,15 +65,12 @@ func (s *session) startAll(ctx context.Context, r *request, method string, start
 	}
 }
 
-// A starter starts an upstream. It returns the upstream's description, nil for none, and why it did not
-// start, nil if it may still start.
-type starter func(*upstreamConn, context.Context) (json.RawMessage, *lists.Failure)
-
 // A startup is the upstreams that startAll starts.
 type startup struct {
 	s       *session
-	method  string // that they answer
-	start   starter
+	method  string                 // of the request that they answer; see lists.Starts
+	who     lists.Client           // for whom
+	meta    json.RawMessage        // of the request
 	begun   map[*upstreamConn]bool // has all that were started; true for those that are waited for
 	answers chan started           // to startAll, while it waits; never closed
 	open    int                    // waited for, and have not answered yet
@@ -78,7 +79,7 @@ type startup struct {
 	failed  map[*upstreamConn]*lists.Failure
 }
 
-// A started is the result of a starter.
+// A started is how a start has ended.
 type started struct {
 	conn   *upstreamConn
 	tardy  bool
@@ -135,7 +136,7 @@ func (st *startup) beginAside(u *upstreamConn) {
 	}
 	u.WakeUp()
 	if u.era == mcp.Modern {
-		u.lists.Aside(st.method, func(ctx context.Context) { _, _ = st.start(u, ctx) })
+		u.lists.Aside(st.method, func(ctx context.Context) { _, _ = u.describe(ctx, st.who, st.meta) })
 	}
 }
 
@@ -159,7 +160,7 @@ func (st *startup) ask(ctx context.Context, u *upstreamConn, tardy bool) {
 func (st *startup) insist(ctx context.Context, u *upstreamConn) (json.RawMessage, *lists.Failure) {
 	var before failedStarts
 	for {
-		said, f := st.start(u, ctx)
+		said, f := u.describe(ctx, st.who, st.meta)
 		if f == nil || ctx.Err() != nil || st.s.upstreams.of(u.era).only() != u || !u.state().reached {
 			return said, nil
 		}

@@ -55,6 +55,20 @@ func (u *upstreamConn) Renew(k lists.Key, capabilities json.RawMessage) {
 	u.renew(k, u.up, capabilities)
 }
 
+// describe returns the upstream's description: that of the catalog if it answers for the upstream, else
+// what its server says, which it starts. It returns nil for none, and why the upstream did not start,
+// nil if it may still start. The meta is that of a server/discover.
+func (u *upstreamConn) describe(ctx context.Context, who lists.Client, meta json.RawMessage) (json.RawMessage, *lists.Failure) {
+	said, failed, ok := u.lists.Introduce(ctx, who)
+	switch {
+	case ok:
+		return said, failed
+	case u.era == mcp.Modern:
+		return u.discover(ctx, meta)
+	}
+	return u.introduced(ctx)
+}
+
 // discover asks an upstream for its description and stores it. It returns nil if there is no usable
 // answer, and a failure if the upstream is unreachable.
 func (u *upstreamConn) discover(ctx context.Context, meta json.RawMessage) (json.RawMessage, *lists.Failure) {
