@@ -202,18 +202,17 @@ func sizeOf(name string, found []mcp.Mirror) (size int) {
 
 // Disagrees compares the headers of a call with its arguments. It returns the error for the
 // response, nil if they agree. It ignores headers that the tool does not define.
-func Disagrees(wanted []mcp.Mirror, headers map[string][]string, n *mcp.Notes) (*jsonrpc.Error, error) {
+func Disagrees(wanted []mcp.Mirror, headers map[string][]string, n *mcp.Notes) *jsonrpc.Error {
 	if len(wanted) == 0 {
-		return nil, nil
+		return nil
 	}
-	arguments, err := n.Raw(mcp.Arguments), n.Err(mcp.Arguments)
-	if err != nil {
-		return nil, err
+	if err := n.Err(mcp.Arguments); err != nil {
+		return jsonrpc.InvalidParams(err.Error())
 	}
 	for _, m := range wanted {
-		if !m.Agrees(headers[strings.ToLower(m.Header)], arguments) {
-			return mcp.HeaderMismatch(m.Header), nil
+		if !m.Agrees(headers[strings.ToLower(m.Header)], n.Raw(mcp.Arguments)) {
+			return mcp.HeaderMismatch(m.Header)
 		}
 	}
-	return nil, nil
+	return nil
 }

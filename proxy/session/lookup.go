@@ -222,10 +222,7 @@ func (r *request) checkHeaders(u *upstreamConn, k catalog.Kind, tool string) (ba
 		return nil, true
 	}
 	t := u.lists.Table(r.caps, catalog.Tools)
-	bad, err := catalog.Disagrees(t.Mirrors(tool), r.msg.Headers, r.notes)
-	if err != nil {
-		bad = jsonrpc.InvalidParams(err.Error())
-	}
+	bad = catalog.Disagrees(t.Mirrors(tool), r.msg.Headers, r.notes)
 	return bad, t.Has(tool) && bad == nil || !u.lists.MayLearnTools(r.caps)
 }
 
