@@ -69,6 +69,12 @@ func (l *Lost) Wire(upstream string) *jsonrpc.Error {
 	return l.End.Wire(jsonrpc.CodeInternalError, upstream, l.Phase)
 }
 
+// Unsent returns the error for the caller of a call that was not sent because of an end: the
+// connection-closed error, or overloaded if there was no room for a stream.
+func Unsent(end *jsonrpc.ClosedError, upstream string) *jsonrpc.Error {
+	return (&Lost{end, jsonrpc.NotSent}).Wire(upstream)
+}
+
 // End ends the Peer, because its Conn has ended or will never exist. If err is not a
 // [*jsonrpc.ClosedError], calls that were sent may have run. Everything that is open is settled
 // before End returns. The first End counts.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -83,7 +84,7 @@ func (u *Upstream) learn(ctx context.Context, who Client) (e *Entry, instead boo
 		if e := u.of.Catalog.Any(u.key(who.Caps)); e != nil {
 			return e, true, nil
 		}
-		return nil, false, FailureOf(u.lost(jsonrpc.EndOf(asking.Err, jsonrpc.CauseStartFailed)))
+		return nil, false, FailureOf(peer.Unsent(jsonrpc.EndOf(asking.Err, jsonrpc.CauseStartFailed), u.Name))
 	}
 	return asking.Entry, false, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 )
 
@@ -90,7 +91,7 @@ func TestOneWarningForWhatIsMissing(t *testing.T) {
 		return s.New(Config{Name: "a", Era: mcp.Legacy, Log: log}, nil)
 	}
 	lost := func(event string) *Failure {
-		return FailureOf(session().lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: event}))
+		return FailureOf(peer.Unsent(&jsonrpc.ClosedError{Cause: jsonrpc.CauseLinkLost, Event: event}, "a"))
 	}
 	late := func() *Failure { return FailureOf(jsonrpc.TimedOut("a")) }
 	for step, want := range []struct {

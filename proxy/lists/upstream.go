@@ -340,11 +340,6 @@ func FailureOf(err *jsonrpc.Error) *Failure {
 	return &Failure{Wire: err.Raw(), cause: cmp.Or(data.Cause.String(), err.Message), event: data.Event}
 }
 
-// lost returns the error of what was not asked because of the end of the stream.
-func (u *Upstream) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
-	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(u.Name)
-}
-
 // LeftOut logs that the upstream has no part in the answer to method, with a warning at most once for each start here,
 // and for the first session that lacks it for that reason.
 func (u *Upstream) LeftOut(method string, f *Failure) {
@@ -364,7 +359,7 @@ func (u *Upstream) lateFailure() *Failure {
 	f := FailureOf(jsonrpc.TimedOut(u.Name))
 	if u.isStarting() {
 		if u.Era == mcp.Legacy {
-			f = FailureOf(u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}))
+			f = FailureOf(peer.Unsent(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}, u.Name))
 		}
 		f.cause = jsonrpc.CauseStillStarting.String()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mcp-proxy/mcp-proxy/internal/jsonrpc"
 	"github.com/mcp-proxy/mcp-proxy/internal/mcp"
+	"github.com/mcp-proxy/mcp-proxy/internal/peer"
 	"github.com/mcp-proxy/mcp-proxy/proxy/catalog"
 	"github.com/mcp-proxy/mcp-proxy/proxy/lists"
 	"github.com/mcp-proxy/mcp-proxy/proxy/owners"
@@ -205,11 +206,11 @@ func (set *upstreamSet) introduceAll(ctx context.Context, r *request) (unasked j
 	failed := make([]*lists.Failure, len(unknown))
 	lists.ForEach(ctx, listsOf(unknown), func(ctx context.Context, i int) {
 		u := unknown[i]
-		var said json.RawMessage
-		said, failed[i] = u.describe(ctx, who, who.Meta)
-		if said == nil && failed[i] == nil && lists.TimedOut(ctx) {
-			failed[i] = lists.FailureOf(u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}))
+		said, f := u.describe(ctx, who, who.Meta)
+		if said == nil && f == nil && lists.TimedOut(ctx) {
+			f = lists.FailureOf(peer.Unsent(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}, u.up.Name))
 		}
+		failed[i] = f
 	})
 	for _, f := range failed {
 		if f != nil {

@@ -150,12 +150,6 @@ func (u *upstreamConn) isOpen(a *attempt) bool {
 	return !a.ended && !u.closed
 }
 
-// lost returns the error of a call that was not sent because of the end of its stream: the
-// connection-closed error, or overloaded if there was no room for a stream.
-func (u *upstreamConn) lost(end *jsonrpc.ClosedError) *jsonrpc.Error {
-	return (&peer.Lost{End: end, Phase: jsonrpc.NotSent}).Wire(u.up.Name)
-}
-
 // hangUp closes the stream for good, after the client's last messages, for which an upstream
 // that does not read has lastWords. The host then cancels the calls of this session. If the session
 // continues, its calls fail with the cause when the stream has ended.

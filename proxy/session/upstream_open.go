@@ -19,7 +19,7 @@ import (
 func (u *upstreamConn) openLocked() *attempt {
 	if u.closed {
 		a := u.newAttempt()
-		a.ended, a.err = true, u.lost(u.gone)
+		a.ended, a.err = true, peer.Unsent(u.gone, u.up.Name)
 		a.peer.End(u.gone)
 		close(a.started)
 		return a
@@ -115,7 +115,7 @@ func (u *upstreamConn) await(ctx context.Context, a *attempt) *jsonrpc.Error {
 		defer u.mu.Unlock()
 		return a.err
 	case <-ctx.Done():
-		return u.lost(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}) // the start goes on
+		return peer.Unsent(&jsonrpc.ClosedError{Cause: jsonrpc.CauseStartTimeout}, u.up.Name) // the start goes on
 	}
 }
 
@@ -191,7 +191,7 @@ func (u *upstreamConn) ended(a *attempt, end *jsonrpc.ClosedError) *jsonrpc.Clos
 		a.look.Stop()
 	}
 	if !a.ready {
-		a.err = u.lost(end)
+		a.err = peer.Unsent(end, u.up.Name)
 		close(a.started)
 	}
 	u.held.clear()

@@ -112,5 +112,5 @@ func (u *upstreamConn) unsent(err error) *jsonrpc.Error {
 	if gone != nil { // hung up since it was opened
 		err = gone
 	}
-	return u.lost(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost))
+	return peer.Unsent(jsonrpc.EndOf(err, jsonrpc.CauseLinkLost), u.up.Name)
 }
