@@ -275,9 +275,15 @@ func (c *Catalog) roomLocked(k Key, size int) bool {
 		}
 	}
 	if entries >= maxEntries {
+		bytes -= c.entries[oldest].size()
+	}
+	if bytes > maxBytes {
+		return false
+	}
+	if entries >= maxEntries {
 		delete(c.entries, oldest)
 	}
-	return bytes <= maxBytes
+	return true
 }
 
 // changePause is the least time between two calls of Changed for one upstream.

@@ -286,6 +286,28 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// An entry for which there is no room costs no other one.
+func TestFullCatalog(t *testing.T) {
+	c := new(Catalog)
+	c.Serve([]Served{{Name: "a"}, {Name: "b"}})
+	large := entryOf(t, strings.Repeat("x", maxEntry-1<<10))
+	for i := range maxEntries { // all but 16 KiB of maxBytes
+		k := keyOf("a")
+		k.Caps[0] = byte(i)
+		c.learn(k, large)
+	}
+	k := keyOf("b")
+	for i := range maxEntries {
+		k.Caps[0] = byte(i)
+		c.learn(k, entryOf(t, "x"))
+	}
+	k.Caps[0] = maxEntries
+	c.learn(k, large)
+	if a, b := len(c.All("a")), len(c.All("b")); a != maxEntries || b != maxEntries {
+		t.Errorf("%d and %d entries", a, b)
+	}
+}
+
 // What a server of the modern era calls private, or does not call public, stays out.
 func TestPrivateListsStayOut(t *testing.T) {
 	for scope, kept := range map[string]bool{`,"cacheScope":"public"`: true, `,"cacheScope":"private"`: false, ``: false} {
