@@ -336,6 +336,28 @@ func TestD15_SecondSignalForces(t *testing.T) {
 	}
 }
 
+// Commands that print for people fail if that cannot be written.
+func TestPrintingOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no full disk:", err)
+	}
+	defer full.Close()
+	for _, args := range [][]string{
+		{"tools", "--", "fakeserver"}, {"tools", "--json", "--", "fakeserver"}, {"call", "echo", "--", "fakeserver"},
+		{"doctor", "--", "fakeserver"}, {"schema"}, {"version"},
+	} {
+		var said strings.Builder
+		cmd := exec.Command("mcp-proxy", args...)
+		cmd.Stdout, cmd.Stderr = full, &said
+		_ = cmd.Run()
+		if cmd.ProcessState.ExitCode() != exitError || !strings.Contains(said.String(), "no space left on device") {
+			t.Errorf("%s exits with %d and says\n%s", args, cmd.ProcessState.ExitCode(), &said)
+		}
+	}
+}
+
 // A client that leaves is a clean end, also if there is an answer for it. A stdout or stdin that breaks is none.
 func TestBrokenStdio(t *testing.T) {
 	t.Parallel()

@@ -55,15 +55,11 @@ func runTools(ctx context.Context, p *proxy.Proxy, c *proxy.Client, all, asJSON 
 	if err != nil {
 		return failed(ctx, err)
 	}
-	if !asJSON {
-		printOffer(o, all)
-	} else if err := printJSON(o); err != nil {
-		return err
-	}
-	if len(o.Missing) > 0 {
+	err = printAnswer(o, asJSON, func() { printOffer(o, all) })
+	if err == nil && len(o.Missing) > 0 {
 		return errAnswerIsNo
 	}
-	return nil
+	return err
 }
 
 // An offered is one element of a list: a tool, a prompt, a resource, a template or a skill.
