@@ -21,7 +21,7 @@ var bare = map[string]map[string]string{
 		"observeOver": "if c := callOf(pc); c.Method != mcp.MethodListen { c.conn.noteUse() }; return",
 	},
 	"proxy/session/trace.go": {
-		"withTrace": "return ctx", "traced": "return params, nil", "own": "return ownToken(c.Method, params, c.ID)",
+		"traced": "return params, nil", "own": "return ownToken(c.Method, params, c.ID)",
 	},
 	"upstream/calls.go": {"watchOf": "return nil", "began": "return", "ended": "return", "lost": "return"},
 }
