@@ -37,5 +37,16 @@ func (k Kind) Key() string { return onWire[k].key }
 // Changed returns the notification of changes. Resources and templates have the same.
 func (k Kind) Changed() string { return onWire[k].changed }
 
+// ChangedKind returns the kind of list of which a notification says that it has changed, [Resources] for both of
+// its kinds; ok is false for other notifications.
+func ChangedKind(method string) (k Kind, ok bool) {
+	for k := range Kinds {
+		if k.Changed() == method {
+			return k, true
+		}
+	}
+	return 0, false
+}
+
 // IsNamed reports whether the elements have names, which may get a prefix. URIs never get one.
 func (k Kind) IsNamed() bool { return k == Tools || k == Prompts }

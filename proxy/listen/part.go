@@ -212,15 +212,13 @@ func (part *part) tellMissedLocked() {
 // receive handles a notification of the upstream. It drops those that were not asked for.
 func (part *part) receive(m *jsonrpc.Message) {
 	allowed := part.sub.client.Note(part.at, m)
+	if k, ok := catalog.ChangedKind(m.Method); ok {
+		part.listChanged(k)
+		return
+	}
 	switch m.Method {
 	case mcp.MethodAcknowledged:
 		part.acknowledged(m)
-	case mcp.MethodToolsChanged:
-		part.listChanged(catalog.Tools)
-	case mcp.MethodPromptsChanged:
-		part.listChanged(catalog.Prompts)
-	case mcp.MethodResourcesChanged:
-		part.listChanged(catalog.Resources)
 	case mcp.MethodResourceUpdated:
 		part.sub.pass(m, part.want.URIs != nil && allowed)
 	case mcp.MethodTask:

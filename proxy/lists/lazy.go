@@ -261,7 +261,7 @@ func (u *Upstream) Changed(k catalog.Kind, who Client) {
 	if !u.IsLazy() {
 		return
 	}
-	if u.isOneFor(u.entry(who.Caps)) {
+	if u.isOneFor(u.entryOfAny()) {
 		u.renew(who)
 	}
 }

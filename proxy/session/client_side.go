@@ -55,17 +55,15 @@ func (s *session) handle(u *upstreamConn, in incoming) {
 
 // handleLegacy forwards a notification of an upstream of the legacy era.
 func (s *session) handleLegacy(u *upstreamConn, in incoming) {
+	if k, ok := catalog.ChangedKind(in.m.Method); ok {
+		s.changed(u, k)
+		return
+	}
 	switch m := in.m; m.Method {
 	case mcp.MethodProgress:
 		s.progress(u, in)
 	case mcp.MethodCancelled:
 		s.drop("cancellation of an unknown server request", m)
-	case mcp.MethodToolsChanged:
-		s.changed(u, catalog.Tools)
-	case mcp.MethodPromptsChanged:
-		s.changed(u, catalog.Prompts)
-	case mcp.MethodResourcesChanged:
-		s.changed(u, catalog.Resources)
 	case mcp.MethodTaskStatus:
 		s.taskStatus(u, in)
 	case mcp.MethodResourceUpdated:
@@ -177,9 +175,12 @@ func (s *session) handleModern(u *upstreamConn, in incoming) {
 		s.subscriptionCancelled(in)
 	default:
 		tell := receiverOf(in)
+		k, changed := catalog.ChangedKind(m.Method)
 		switch {
 		case tell != nil:
 			tell(m)
+		case changed: // of a translated server, and for the catalog: no client listens
+			u.lists.Changed(k, lists.Client{})
 		case mcp.MethodOf(m.Method).OnListen:
 			s.drop("no subscription", m)
 		default:

@@ -254,6 +254,31 @@ func TestChangeThatNobodyHeard(t *testing.T) {
 	})
 }
 
+// The host tells of a change of a translated server also if no client listens, and then the server is asked again for
+// the catalog. The client hears nothing of that.
+func TestChangeWithoutAListen(t *testing.T) {
+	p := &Router{Upstreams: []Upstream{{Name: "a", Lazy: true}, {Name: "b", Lazy: true, Shared: true}}}
+	inWorldOf(t, mcp.Modern, p, nil, func(w *world) {
+		w.translated = true
+		w.publish("a", "b")
+		w.initialize()
+		w.list()
+		w.took(`{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"b__echo"}}`)
+		w.relist("b", "new")
+		w.upstream("b").say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		synctest.Wait()
+		next := w.next()
+		defer next.leave()
+		next.initialize()
+		if _, got := next.took(listsTools); !strings.Contains(got, "b__new") {
+			t.Error(got)
+		}
+		if got := w.client.take(); len(got) > 0 {
+			t.Errorf("the client got %s", got)
+		}
+	})
+}
+
 // A server of the legacy era whose first list of a session differs from the catalog makes it ask
 // again, once, although no client of the modern era listens. A server that all clients share makes
 // it ask again for each change that it reports.

@@ -136,15 +136,13 @@ func (l *listener) Sees(at listen.Upstream, k catalog.Kind) bool {
 
 func (l *listener) Note(at listen.Upstream, m *jsonrpc.Message) bool {
 	u := at.(*upstreamConn)
+	if k, ok := catalog.ChangedKind(m.Method); ok {
+		u.lists.Changed(k, l.client())
+		return true
+	}
 	switch m.Method {
 	case mcp.MethodAcknowledged:
 		u.noteAlive()
-	case mcp.MethodToolsChanged:
-		u.lists.Changed(catalog.Tools, l.client())
-	case mcp.MethodPromptsChanged:
-		u.lists.Changed(catalog.Prompts, l.client())
-	case mcp.MethodResourcesChanged:
-		u.lists.Changed(catalog.Resources, l.client())
 	case mcp.MethodResourceUpdated:
 		return mayNotify(l.grant(), m)
 	case mcp.MethodTask:
