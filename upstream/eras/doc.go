@@ -40,7 +40,8 @@
 // Results of a legacy server say nothing of caching. Those for a modern client must, so they say that
 // they must not be cached. The description of the server has its own version and no modern one,
 // from which the proxy knows that the server did not say that: its lists are as good for other
-// clients as they are in the legacy era. The proxy tells its clients which versions it speaks itself.
+// clients as they are in the legacy era. So a stream in which no client listens also hears that a list has
+// changed. The proxy tells its clients which versions it speaks itself.
 //
 // The call that a request of the server belongs to must be certain. A legacy server over HTTP
 // names it. A server on stdio does not, so that each call has its own session once such a server

@@ -62,7 +62,8 @@ type account struct {
 	sessions    [maxSessions]*legacySession // by number
 	suspensions map[string]*suspension      // by requestState
 	answers     storedAnswers
-	kept        int // bytes of answers to suspended calls
+	changed     map[string]bool // methods of list_changed that tellChanges will send; nil: it is not due
+	kept        int             // bytes of answers to suspended calls
 
 	left time.Time     // when the last stream ended: see leftLocked
 	gone *timers.Timer // runs since then
@@ -161,6 +162,28 @@ func (a *account) endWaitingLocked(cause jsonrpc.Cause) {
 	for _, c := range waiting {
 		c.settle(jsonrpc.Failure(end.Wire(jsonrpc.CodeInternalError, a.id.upstream, jsonrpc.NotSent)))
 	}
+}
+
+// noteChange has the streams told that the server has changed a list, also if no client listens: the proxy keeps the
+// lists for others. It is called with the lock held.
+func (a *account) noteChange(method string) {
+	if a.changed == nil {
+		a.changed = make(map[string]bool)
+		a.after(noticeFor, a.tellChanges)
+	}
+	a.changed[method] = true
+}
+
+// tellChanges sends each change to the streams in which no listen has told it.
+func (a *account) tellChanges() {
+	for s := range a.streams {
+		for _, c := range changes {
+			if a.changed[c.method] && !s.listensTo(c.method) {
+				s.peer.Send(jsonrpc.NewNotification(c.method, nil))
+			}
+		}
+	}
+	a.changed = nil
 }
 
 // leftLocked handles the end of one of the account's streams. With the last stream of one connection everything

@@ -253,16 +253,28 @@ func (l *modernListen) resourceChanged(uri string, m *jsonrpc.Message) {
 
 // listChanged handles that a list has changed.
 func (l *modernListen) listChanged(method string, m *jsonrpc.Message) {
+	if l.wantsChange(method) {
+		l.note(method, m)
+	}
+}
+
+// wantsChange reports whether the listen tells a list_changed.
+func (l *modernListen) wantsChange(method string) bool {
 	wants := l.lists
 	if !l.acked {
 		wants = l.wants
 	}
-	for k, c := range changes {
-		if c.method == method && !wants[k] {
-			return
+	return wants[slices.IndexFunc(changes, func(c change) bool { return c.method == method })]
+}
+
+// listensTo reports whether a listen of the stream tells a list_changed.
+func (s *modernClient) listensTo(method string) bool {
+	for l := range s.listens {
+		if l.wantsChange(method) {
+			return true
 		}
 	}
-	l.note(method, m)
+	return false
 }
 
 // note queues a notification to be sent soon, after the acknowledgment. It replaces an earlier one about the same

@@ -151,6 +151,25 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 }
 
 // The longest idle session makes room; if none is idle there is no room.
+// The proxy hears of changed lists also if no client listens, once for several.
+func TestChangeWithoutAListen(t *testing.T) {
+	inPool(t, func(k *pooled) {
+		k.call("c", 1, "tools/call")
+		k.hello("s0", `{"tools":{"listChanged":true}}`)
+		call := k.recv("s0")
+		for range 3 {
+			k.say("s0", `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		}
+		k.quiet()
+		time.Sleep(noticeFor)
+		if m := k.recv("c"); m.Method != mcp.MethodToolsChanged {
+			t.Errorf("the client received %s", k.text(m))
+		}
+		k.say("s0", `{"jsonrpc":"2.0","id":`+call.ID.String()+`,"result":{}}`)
+		k.answered("c", 1, 0)
+	})
+}
+
 // A reload ends the calls that wait, too, with one event.
 func TestCallsThatWaitWhenTheUpstreamChanges(t *testing.T) {
 	inPool(t, func(k *pooled) {
