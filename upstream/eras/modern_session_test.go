@@ -32,6 +32,15 @@ func (k *pooled) call(client string, id int, method string) {
 	k.say(client, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"a","_meta":{STAMP}}}`, id, method))
 }
 
+// occupy makes call i of the client occupy session i, of a server that is known to ask.
+func (k *pooled) occupy(i int) {
+	k.t.Helper()
+	server := fmt.Sprintf("s%d", i)
+	k.call("c", i, "tools/call")
+	k.hello(server, "{}")
+	k.recv(server)
+}
+
 // serve answers the request that a server receives next.
 func (k *pooled) serve(server string) {
 	k.t.Helper()
@@ -135,9 +144,7 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		for i := range maxGroupSessions {
-			k.call("c", i, "tools/call")
-			k.hello(fmt.Sprintf("s%d", i), "{}")
-			k.recv(fmt.Sprintf("s%d", i))
+			k.occupy(i)
 		}
 		k.call("c", 100, "tools/call")
 		for i := range maxGroupSessions {
@@ -151,7 +158,7 @@ func TestCallThatWaitsGetsALaneWhenOneDies(t *testing.T) {
 }
 
 // The longest idle session makes room; if none is idle there is no room.
-// The proxy hears of changed lists also if no client listens, once for several.
+// If no client listens, the stream gets one list_changed for several of the server.
 func TestChangeWithoutAListen(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.call("c", 1, "tools/call")
@@ -175,9 +182,7 @@ func TestCallsThatWaitWhenTheUpstreamChanges(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		for i := range maxGroupSessions {
-			k.call("c", i, "tools/call")
-			k.hello(fmt.Sprintf("s%d", i), "{}")
-			k.recv(fmt.Sprintf("s%d", i))
+			k.occupy(i)
 		}
 		k.call("c", 100, "tools/call")
 		k.call("c", 101, "tools/call")
@@ -347,9 +352,7 @@ func TestOtherEraAndCallsThatWait(t *testing.T) {
 	inPool(t, func(k *pooled) {
 		k.asks()
 		for i := range maxGroupSessions {
-			k.call("c", i, "tools/call")
-			k.hello(fmt.Sprintf("s%d", i), "{}")
-			k.recv(fmt.Sprintf("s%d", i))
+			k.occupy(i)
 		}
 		for i := range 3 {
 			k.call("c", 100+i, "tools/call")

@@ -101,9 +101,7 @@ func TestD39_CallWaitsUntilAParkIsOld(t *testing.T) {
 		k.asks()
 		k.caps = `{"sampling":{}}`
 		for i := range maxGroupSessions {
-			k.call("c", i, "tools/call")
-			k.hello(fmt.Sprintf("s%d", i), "{}")
-			k.recv(fmt.Sprintf("s%d", i))
+			k.occupy(i)
 		}
 		k.call("c", 100, "tools/call")
 		k.call("c", 101, "tools/call")
@@ -271,9 +269,7 @@ func TestLastCallThatWaitsGetsTheRoomOfAPark(t *testing.T) {
 			if i > 2 {
 				k.caps = fmt.Sprintf(`{"experimental":{"%d":{}}}`, i/maxGroupSessions)
 			}
-			k.call("c", i, "tools/call")
-			k.hello(fmt.Sprintf("s%d", i), "{}")
-			k.recv(fmt.Sprintf("s%d", i))
+			k.occupy(i)
 		}
 		time.Sleep(minSuspended - peer.Lingering)
 		for i, server := range []string{"s1", "s2"} {
