@@ -37,8 +37,8 @@ func (k Kind) Key() string { return onWire[k].key }
 // Changed returns the notification of changes. Resources and templates have the same.
 func (k Kind) Changed() string { return onWire[k].changed }
 
-// ChangedKind returns the kind of list of which a notification says that it has changed, [Resources] for both of
-// its kinds; ok is false for other notifications.
+// ChangedKind returns the kind of list that a list_changed is about; ok is false for other methods. The one for
+// resources and templates is about [Resources].
 func ChangedKind(method string) (k Kind, ok bool) {
 	for k := range Kinds {
 		if k.Changed() == method {

@@ -53,10 +53,10 @@ func ForEach(ctx context.Context, upstreams []*Upstream, ask func(ctx context.Co
 	wg.Wait()
 }
 
-// Gather asks the upstreams that want accepts, nil for all, for their part of a list, at once. It
-// returns what each of them said, or why it said nothing. Together they have the list timeout; a sole
-// one has as long as ctx, because no other waits for it. Gather asks those that were late before only
-// if no other can answer; then one answer is enough.
+// Gather asks all upstreams that want accepts for their part of a list, at once; a nil want accepts
+// all. It returns what each of them said, or why it said nothing. Several upstreams have the list
+// timeout; a sole one, which holds up no other, has until the end of ctx. Gather asks an upstream that
+// was late before only if no other can answer; then one answer is enough.
 func Gather[T any](ctx context.Context, upstreams []*Upstream, method string, want func(i int) bool,
 	ask func(ctx context.Context, i int) (T, *Failure)) (said []T, failed []*Failure) {
 	said, failed = make([]T, len(upstreams)), make([]*Failure, len(upstreams))

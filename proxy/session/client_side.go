@@ -179,7 +179,7 @@ func (s *session) handleModern(u *upstreamConn, in incoming) {
 		switch {
 		case tell != nil:
 			tell(m)
-		case changed: // of a translated server, and for the catalog: no client listens
+		case changed: // the host tells of a translated server, for the catalog; no client listens
 			u.lists.Changed(k, lists.Client{})
 		case mcp.MethodOf(m.Method).OnListen:
 			s.drop("no subscription", m)

@@ -51,8 +51,8 @@ type Forward struct {
 	Once     bool // it goes with the handshake of a WebSocket, and so with all requests there
 }
 
-// forwarded returns those of the client's headers that the upstream gets, nil for none. Headers that say
-// who the user is, and those of the handshake of a WebSocket, go with the stream; the others go with
+// forwarded returns the headers of the client that the upstream gets, nil for none. If stream is true, these are the
+// headers that go with the stream: those with Identity, and those with Once. Else they are the others, which go with
 // each message.
 func (u *Upstream) forwarded(came *jsonrpc.Forwarded, stream bool) (to map[string][]string) {
 	if came == nil {

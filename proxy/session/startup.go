@@ -22,10 +22,11 @@ func (p *Router) startTimeout(u *Upstream) time.Duration {
 	return min(cmp.Or(u.StartTimeout, 30*time.Second), p.maxStart())
 }
 
-// startAll starts all upstreams that the client may see for r, which is an initialize or a
-// server/discover, at once, and those that become known meanwhile. It waits for each within its startTimeout, and returns what those said that were in time.
-// It waits for upstreams that were late before only if no other says anything; then one is enough. The
-// failure says why a sole upstream cannot be started.
+// startAll starts, at once, all upstreams that the client may see, and those that become known
+// meanwhile. r is an initialize or a server/discover. startAll waits for each upstream within its
+// startTimeout, and returns what those said that were in time. It waits for an upstream that was late
+// before only if no other says anything; then one is enough. The failure says why a sole upstream
+// cannot be started.
 func (s *session) startAll(ctx context.Context, r *request) (map[*upstreamConn]json.RawMessage, *lists.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, s.router.maxStart())
 	defer cancel()

@@ -62,7 +62,7 @@ type account struct {
 	sessions    [maxSessions]*legacySession // by number
 	suspensions map[string]*suspension      // by requestState
 	answers     storedAnswers
-	changed     map[string]bool // methods of list_changed that tellChanges will send; nil: it is not due
+	changed     map[string]bool // methods of list_changed that tellChangesLocked will send; nil: it is not due
 	kept        int             // bytes of answers to suspended calls
 
 	left time.Time     // when the last stream ended: see leftLocked
@@ -164,18 +164,18 @@ func (a *account) endWaitingLocked(cause jsonrpc.Cause) {
 	}
 }
 
-// noteChange has the streams told that the server has changed a list, also if no client listens: the proxy keeps the
-// lists for others. It is called with the lock held.
-func (a *account) noteChange(method string) {
+// noteChangeLocked has the streams told soon that the server has changed a list. The proxy wants to know that also if
+// no client listens, because it keeps the lists for other clients.
+func (a *account) noteChangeLocked(method string) {
 	if a.changed == nil {
 		a.changed = make(map[string]bool)
-		a.after(noticeFor, a.tellChanges)
+		a.after(noticeFor, a.tellChangesLocked)
 	}
 	a.changed[method] = true
 }
 
-// tellChanges sends each change to the streams in which no listen has told it.
-func (a *account) tellChanges() {
+// tellChangesLocked sends each change to the streams without a listen that tells of it.
+func (a *account) tellChangesLocked() {
 	for s := range a.streams {
 		for _, c := range changes {
 			if a.changed[c.method] && !s.listensTo(c.method) {

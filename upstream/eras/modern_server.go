@@ -159,7 +159,7 @@ func (l *legacySession) notified(m *jsonrpc.Message, of *peer.Call) {
 		for li := range l.g.listens { // all sessions have the same lists
 			li.listChanged(m.Method, m)
 		}
-		l.a.noteChange(m.Method)
+		l.a.noteChangeLocked(m.Method)
 	case mcp.MethodResourceUpdated:
 		l.updated(m)
 	case mcp.MethodElicited, mcp.MethodTaskStatus: // not part of the modern era

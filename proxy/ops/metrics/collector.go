@@ -45,7 +45,7 @@ var (
 	refused        = describe("mcp_proxy_refusals_total", "Requests refused because of the client's identity or limits.", "reason")
 )
 
-// collect returns all metrics, with those of the process, and of a snapshot that is taken last.
+// collect returns all metrics: what hooks have counted, what the process uses, and at last the state in a new snapshot.
 func (m *Metrics) collect(snapshot func() observe.Snapshot) out {
 	o := make(out)
 	o.addRuntime()
